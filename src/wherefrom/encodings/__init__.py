@@ -1,0 +1,1 @@
+"""Positional encodings as pure maths, one file each, and masks as index rules."""
