@@ -28,17 +28,13 @@ class MaskRule:
 
     def __post_init__(self) -> None:
         if self.window is not None and self.window < 1:
-            raise BadInput(
-                f"A window of {self.window} keys shows a query nothing; use a window of at least 1."
-            )
+            raise BadInput(f"A window of {self.window} keys shows a query nothing; use a window of at least 1.")
         if self.window is not None and not self.causal:
             raise BadInput("A sliding window needs the causal mask; drop `window` or `mask=off`.")
 
     def visible(self, query: Tensor, key: Tensor) -> Tensor:
         """Whether `key` is visible from `query`; positions broadcast against each other. Boolean."""
-        seen = torch.ones(
-            torch.broadcast_shapes(query.shape, key.shape), dtype=torch.bool, device=query.device
-        )
+        seen = torch.ones(torch.broadcast_shapes(query.shape, key.shape), dtype=torch.bool, device=query.device)
         if self.causal:
             seen = seen & (key <= query)
         if self.window is not None:
@@ -48,7 +44,7 @@ class MaskRule:
         return seen
 
     def key_bounds(self, query: Tensor, length: int) -> tuple[Tensor, Tensor]:
-        """First and last visible key of each query in a sequence of `length` tokens (the visible keys are contiguous)."""
+        """First and last visible key of each query in a sequence of `length` tokens (visible keys are contiguous)."""
         first = torch.zeros_like(query)
         if self.window is not None:
             first = torch.clamp(query - self.window + 1, min=0)
@@ -69,9 +65,7 @@ class MaskRule:
         key = query - offset
         return bool(((key >= first) & (key <= last)).all())
 
-    def narrowed(
-        self, window: int | None = None, hide_first: bool = False, causal: bool | None = None
-    ) -> MaskRule:
+    def narrowed(self, window: int | None = None, hide_first: bool = False, causal: bool | None = None) -> MaskRule:
         """This rule with an edit on top: a window can only become narrower; `causal=False` lifts mask and window."""
         if causal is False:
             return MaskRule(causal=False, window=None, hide_first=self.hide_first or hide_first)
@@ -90,13 +84,9 @@ def rule_from_mask(mask: Tensor) -> tuple[MaskRule, Tensor]:
     visible = visible[:, 0]
     batch, length, keys = visible.shape
     if length != keys:
-        raise BadInput(
-            f"The attention mask is {length} x {keys}; only whole-sequence (square) masks can be traced."
-        )
+        raise BadInput(f"The attention mask is {length} x {keys}; only whole-sequence (square) masks can be traced.")
     if length > 1 and bool(visible.all()):
-        raise BadInput(
-            "The attention mask hides nothing, so there is no causal mask to trace; pass the causal mask."
-        )
+        raise BadInput("The attention mask hides nothing, so there is no causal mask to trace; pass the causal mask.")
     padding = (~visible[:, -1]).long().cumprod(-1).sum(-1)
     position = torch.arange(length, device=mask.device)
     widest = int(visible.sum(-1).max())
