@@ -65,6 +65,12 @@ class MaskRule:
         key = query - offset
         return bool(((key >= first) & (key <= last)).all())
 
+    def at_length(self, length: int) -> MaskRule:
+        """The same rule for inputs of `length` tokens: a window they do not reach is no window."""
+        if self.window is not None and self.window >= length:
+            return MaskRule(self.causal, None, self.hide_first)
+        return self
+
     def narrowed(self, window: int | None = None, hide_first: bool = False, causal: bool | None = None) -> MaskRule:
         """This rule with an edit on top: a window can only become narrower; `causal=False` lifts mask and window."""
         if causal is False:

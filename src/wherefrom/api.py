@@ -1,0 +1,71 @@
+"""What `import wherefrom as wf` offers.
+
+import wherefrom as wf
+
+model = wf.load("smollm2")
+trace = wf.trace(model, wf.random_tokens(inputs=64, length=512), edits=["bos=mean"])
+trace.table()
+trace.save("out")
+wf.report("out")
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from wherefrom.capture import prompts as _prompts
+from wherefrom.capture.prompts import Prompts
+from wherefrom.capture.selfcheck import parity_check
+from wherefrom.models.hf import Decoder
+from wherefrom.models.loading import load as _load
+from wherefrom.workflows.trace import Trace
+from wherefrom.workflows.trace import trace as _trace
+
+Inputs = Callable[[Decoder], Prompts]
+"""A way to draw inputs once the model is known."""
+
+
+def load(model: Any, dtype: str = "float32", device: str = "auto", **options: Any) -> Decoder:
+    """A model ready to be traced, checked against its stock path.
+
+    `model`: `smollm2`, a hub id, a local folder, a GGUF file, or a loaded Hugging Face model object, which is used as
+    it is and never changed. Options: `tokenizer`, `trust_remote_code`. Raises BadInput for what cannot be loaded, observed
+    or reproduced.
+    """
+    return parity_check(_load(model, dtype, device, **options))
+
+
+def random_tokens(inputs: int = 64, length: int = 512, bos: str = "auto", seed: int = 0) -> Inputs:
+    """Uniform random ordinary tokens behind the BOS; see `capture.prompts.random_tokens`."""
+    return lambda decoder: _prompts.random_tokens(decoder, inputs, length, bos, seed)
+
+
+def text_windows(file: str | Path, inputs: int = 64, length: int = 512, bos: str = "auto", seed: int = 0) -> Inputs:
+    """Random windows of a text file; see `capture.prompts.text_windows`."""
+    return lambda decoder: _prompts.text_windows(decoder, file, inputs, length, bos, seed)
+
+
+def given_tokens(token_ids: Any, attention_mask: Any = None, seed: int = 0) -> Inputs:
+    """Token ids as they are, nothing added; see `capture.prompts.given_tokens`."""
+    return lambda decoder: _prompts.given_tokens(decoder, token_ids, attention_mask, seed)
+
+
+def trace(model: Any, inputs: Inputs | None = None, edits: Sequence[str] = (), **options: Any) -> Trace:
+    """Trace where absolute position comes from; see `workflows.trace.trace` for the options.
+
+    `model`: what `load` returned, or anything `load` takes. `inputs`: `random_tokens(...)` by default.
+    """
+    decoder = model if isinstance(model, Decoder) else load(model)
+    if not decoder.parity:
+        parity_check(decoder)
+    return _trace(decoder, (inputs or random_tokens())(decoder), edits, **options)
+
+
+def report(*folders: str | os.PathLike[str], out: str | Path | None = None) -> Path:
+    """Write the HTML report of one run folder, or of several side by side; returns its path."""
+    from wherefrom.report import build_report
+
+    return build_report([Path(folder) for folder in folders], None if out is None else Path(out))

@@ -1,0 +1,71 @@
+"""The mean profile of logits over every offset, from full rows of a few queries per input.
+
+Only rows are formed, `rows x keys` at a time. Every offset is seen by the sampled rows, so rotary's fast frequencies
+cannot alias as they would on a sparse grid of offsets, and a soft-cap needs no special case.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from wherefrom.encodings.masks import MaskRule
+
+SUPPORT = 32
+"""Samples behind each point of the profile; offsets seen less often are pooled with the next smaller ones."""
+
+
+def lowest_offset(rule: MaskRule, length: int) -> int:
+    """The smallest offset i - j a profile can hold: 0 under a causal mask."""
+    return 0 if rule.causal else 1 - length
+
+
+def offset_sums(rows: Tensor, first: int, stride: int, low: int, high: int) -> Tensor:
+    """Sum rows along equal offsets.
+
+    `rows` (head query key) holds queries first, first + stride, ...; entries that must not count are 0. Returns
+    (head high-low): at index t the sum over rows of the entry at offset low + t.
+    """
+    heads, queries, keys = rows.shape
+    last = first + stride * (queries - 1)
+    left, right = max(0, high - 1 - first), max(0, last - low - (keys - 1))
+    padded = F.pad(rows, (left, right)).contiguous()
+    width = left + keys + right
+    # Moving down one row moves the query by `stride`, so an equal offset lies `width + stride` entries further on.
+    diagonals = padded.as_strided(
+        (heads, queries, high - low), (queries * width, width + stride, 1), left + first - high + 1
+    )
+    return diagonals.sum(1).flip(-1)
+
+
+def mean_log_profile(total: Tensor, count: Tensor) -> Tensor:
+    """log m(offset): the mean of s' at every offset, from its sums (head offset) and counts (offset,), float64.
+
+    A point with fewer than SUPPORT samples is pooled with the next smaller offsets until it has them; offsets with
+    nothing at or below them take the nearest larger one.
+    """
+    counts = F.pad(count.double().cumsum(0), (1, 0))
+    sums = F.pad(total.double().cumsum(-1), (1, 0))
+    stop = torch.arange(1, len(counts), device=counts.device)
+    start = torch.searchsorted(counts, counts[stop] - SUPPORT, right=True) - 1
+    start = torch.minimum(start.clamp(min=0), stop - 1)
+    samples = counts[stop] - counts[start]
+    profile = (sums[:, stop] - sums[:, start]) / samples.clamp(min=1)
+    if bool((samples == 0).any()):
+        filled = torch.nonzero(samples > 0)[:, 0]
+        nearest = torch.searchsorted(filled, torch.arange(len(samples), device=filled.device)).clamp(
+            max=len(filled) - 1
+        )
+        profile = torch.where(samples > 0, profile, profile[:, filled[nearest]])
+    return profile
+
+
+def log_mask_level(profile: Tensor, rule: MaskRule, start: int, stop: int, length: int) -> Tensor:
+    """z_M(i) = log of the sum of m over the offsets query i sees, for i in start:stop: (head query), nats."""
+    query = torch.arange(start, stop, device=profile.device)
+    first, last = rule.key_bounds(query, length)
+    low = lowest_offset(rule, length)
+    peak = profile.max(-1, keepdim=True).values
+    mass = F.pad(torch.exp(profile - peak).cumsum(-1), (1, 0))
+    return torch.log(mass[:, query - first - low + 1] - mass[:, query - last - low]) + peak

@@ -1,0 +1,162 @@
+"""The command line: parse, wire, print, exit code. Exit codes: 0 done, 1 a check failed, 2 bad input."""
+
+from __future__ import annotations
+
+import json as json_module
+import shlex
+import sys
+import traceback
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, CycloptsError, Parameter
+
+import wherefrom
+from wherefrom.errors import BadInput, WherefromError
+from wherefrom.progress import Progress
+from wherefrom.workflows.options import TraceOptions
+
+INTERRUPTED = 130
+RUNS = "wherefrom-runs"
+"""Where runs without --out go, in the working folder."""
+
+app = App(
+    name="wherefrom",
+    help="Tells where a Transformer's sense of position comes from.",
+    version=wherefrom.__version__,
+    default_parameter=Parameter(negative=()),
+)
+lists = App(name="list", help="List what there is.")
+app.command(lists)
+
+
+@app.command
+def trace(
+    model: str,
+    /,
+    *,
+    options: Annotated[TraceOptions, Parameter(name="*")] = TraceOptions(),  # noqa: B008
+    json: bool = False,
+) -> None:
+    """Trace where absolute position comes from: the causal mask or the residual stream.
+
+    Examples:
+
+        wherefrom trace smollm2
+
+        wherefrom trace smollm2 --edit bos=mean --edit window=64 --edit rope=ntk:4
+
+        wherefrom trace ./my-checkpoint --text book.txt --length 1024 --inputs 32 --out results
+
+        wherefrom trace smollm2 --json > leak.json
+
+    Parameters
+    ----------
+    model
+        smollm2 (packaged), a hub id, a local folder or a GGUF file.
+    json
+        Print a JSON summary and nothing else on standard output.
+    """
+    from wherefrom.api import load
+    from wherefrom.models.loading import cache_folder
+    from wherefrom.workflows.trace import trace as run_trace
+
+    progress = Progress()
+    progress.say(f"Loading {model} ...")
+    if model == "smollm2" and not (cache_folder() or Path("/nonexistent")).exists():
+        progress.say("The first time, its GGUF file is converted; that takes about a minute.")
+    decoder = load(model, options.dtype, options.device, trust_remote_code=options.trust_remote_code)
+    prompts = options.prompts(decoder)
+    found = run_trace(
+        decoder,
+        prompts,
+        options.edit,
+        options.parsed_offsets(),
+        options.parsed_ranges(),
+        options.atlas,
+        options.out,
+        out_root=RUNS,
+        batch=options.batch,
+        progress=progress,
+        command="wherefrom " + shlex.join(sys.argv[1:]),
+    )
+    assert found.folder is not None
+    from wherefrom.report import build_report
+
+    page = build_report(found.folder)
+    if json:
+        print(json_module.dumps(found.summary()))
+        return
+    from wherefrom.report.text import print_summary
+
+    print_summary(found.rows, found.manifest)
+    print(f"\nRows:   {found.folder / 'rows.parquet'}\nReport: {page}")
+
+
+@app.command
+def report(folder: Path, /, *more: Path, out: Path | None = None) -> None:
+    """Write the HTML report of a finished run, or of several side by side.
+
+    Examples:
+
+        wherefrom report wherefrom-runs/smollm2-1a2b3c4d
+
+        wherefrom report run-a run-b --out comparison.html
+
+    Parameters
+    ----------
+    folder
+        A run folder.
+    more
+        Further run folders to compare with.
+    out
+        Where to write the page. Default: report.html in the first folder.
+    """
+    from wherefrom.report import build_report
+
+    print(build_report([folder, *more], out))
+
+
+@lists.command
+def edits() -> None:
+    """Edits that `wherefrom trace --edit` takes."""
+    from wherefrom.capture.edits import EDITS
+
+    for _, usage, what in EDITS.values():
+        print(f"{usage:58} {what}")
+
+
+def main() -> None:
+    """Entry point of the command `wherefrom`."""
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
+    debug = len(arguments) < len(sys.argv) - 1
+    sys.exit(run(arguments, debug))
+
+
+def run(arguments: list[str], debug: bool = False) -> int:
+    """Run one command and return its exit code; a user's mistake is one sentence on standard error."""
+    try:
+        app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+    except KeyboardInterrupt:
+        print("\nInterrupted. Finished inputs are kept; the same command continues.", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+    except (WherefromError, CycloptsError) as error:
+        if debug:
+            traceback.print_exc()
+        print(f"wherefrom: {_sentence(error)}", file=sys.stderr)
+        return 2 if isinstance(error, BadInput | CycloptsError) else 1
+    return 0
+
+
+def _sentence(error: Exception) -> str:
+    """Options build themselves inside the parser, which wraps their own sentence: unwrap it."""
+    cause = error.__cause__ or error.__context__
+    inner = cause if isinstance(error, CycloptsError) and isinstance(cause, WherefromError) else error
+    return " ".join(str(inner).split())
+
+
+if __name__ == "__main__":
+    main()

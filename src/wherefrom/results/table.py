@@ -1,0 +1,64 @@
+"""Rows as a tidy table: polars in memory, Parquet on disk."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable
+from dataclasses import astuple
+from pathlib import Path
+
+import polars as pl
+
+from wherefrom.errors import BadInput
+from wherefrom.rows import ROW_COLUMNS, Row
+
+SCHEMA: dict[str, type[pl.DataType]] = {
+    "analysis": pl.String,
+    "metric": pl.String,
+    "value": pl.Float64,
+    "unit": pl.String,
+    "n": pl.Int64,
+    "stderr": pl.Float64,
+    "edit": pl.String,
+    "layer": pl.Int64,
+    "head": pl.Int64,
+    "offset": pl.Int64,
+    "query_range": pl.String,
+    "token": pl.Int64,
+}
+assert tuple(SCHEMA) == ROW_COLUMNS
+
+
+def to_table(rows: Iterable[Row]) -> pl.DataFrame:
+    """One tidy row per measurement; None is null."""
+    return pl.DataFrame([astuple(row) for row in rows], schema=SCHEMA, orient="row")
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write beside the target and rename, so that a reader or a killed process never sees half a file."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def read_rows(folder: Path) -> pl.DataFrame:
+    """The rows of a run folder. Raises BadInput where there are none or they cannot be read."""
+    path = Path(folder) / "rows.parquet"
+    if not path.is_file():
+        raise BadInput(f"'{folder}' holds no rows.parquet, so it is not a finished run.")
+    try:
+        table = pl.read_parquet(path)
+    except Exception as error:
+        raise BadInput(f"'{path}' is damaged and cannot be read; run the trace again.") from error
+    missing = [name for name in SCHEMA if name not in table.columns]
+    if missing:
+        raise BadInput(f"'{path}' lacks the column '{missing[0]}'; it was not written by this version of wherefrom.")
+    return table
