@@ -120,17 +120,21 @@ def leak(
     mask_level = np.array(
         [np.log(sum(np.exp(profile[i - j]) for j in range(length) if visible[i - start, j])) for i in queries]
     )
+    keys_level = mask_level
+    parts: dict[str, np.ndarray] = {}
+    if sink:
+        log_keys = np.log(np.exp(keys).sum(-1))
+        odds = logits[:, start:stop, length] - log_keys
+        ordinary_sink = np.exp(odds.mean() + keys_level.mean())
+        mask_level = np.log(np.exp(keys_level) + ordinary_sink)
+        parts["learned_sink"] = (z - log_keys) - (mask_level - keys_level)
     first = np.zeros_like(level)
     for i in queries:
-        if visible[i - start, 0]:
-            own = np.exp(relative[:, i - start, 0])
-            first[:, i - start] = level[:, i - start] - np.log(np.exp(level[:, i - start]) - own + np.exp(profile[i]))
-    parts = {"first_token": first}
-    if sink:
-        relative_sink = logits[:, start:stop, length] - r
-        ordinary = float(relative_sink.mean())
-        mask_level = np.log(np.exp(mask_level) + np.exp(ordinary))
-        parts["learned_sink"] = level - np.log(np.exp(level) - np.exp(relative_sink) + np.exp(ordinary))
+        if visible[i - start, 0] and visible[i - start].sum() > 1:
+            others = np.log(np.exp(z[:, i - start]) - np.exp(keys[:, i - start, 0]))
+            ordinary = np.log(np.exp(mask_level[i - start]) - np.exp(profile[i]))
+            first[:, i - start] = (z[:, i - start] - others) - (mask_level[i - start] - ordinary)
+    parts["first_token"] = first
     result["mask"] = float(((mask_level - mask_level.mean()) * (level - level.mean(1, keepdims=True)).mean(0)).mean())
     for name, curve in parts.items():
         result[name] = covariance(curve, level)

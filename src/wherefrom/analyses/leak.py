@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from wherefrom.analyses.jackknife import leave_one_out, standard_error
-from wherefrom.capture.leak_sums import LeakCell, LeakSums, binned, centred
+from wherefrom.capture.leak_sums import LeakCell, LeakSums, binned, centred, sees_first_among_others
 from wherefrom.capture.plan import LeakPlan, QueryRange
-from wherefrom.capture.profile import log_mask_level, mean_log_profile
+from wherefrom.capture.profile import log_mask_level, mean_log_profile, ordinary_first_token
 from wherefrom.errors import BadInput
 from wherefrom.rows import Row
 
@@ -102,6 +102,10 @@ def _estimate_cell(
         pairs = (n * (n - 1)).view(-1, *[1] * (same_input.ndim - 1))
         return ((x * y).mean(-1) - same_input) / pairs
 
+    def constant(curve: Tensor, y: Tensor) -> Tensor:
+        """C(x, y) for a curve x that is the same for every input."""
+        return (centred(curve) * y).mean(-1) / n.view(-1, 1)
+
     wide = level.unsqueeze(2)
     raw_logit, raw_denominator = shape + reference.unsqueeze(2), (level + reference).unsqueeze(2)
     curves = {
@@ -117,13 +121,13 @@ def _estimate_cell(
     ]
     scalars["count"] = _count_leak(cells[0], span, length).expand_as(scalars["level_leak"])
 
-    mask_level = centred(_mask_levels(cells, n, reference_mean=_sink_reference(cells, n), span=span, length=length))
-    scalars["mask"] = (mask_level * level).mean(-1) / n.view(-1, 1)
+    mask, ordinary = _mask_levels(cells, n, span, length)
+    scalars["mask"] = constant(mask, level)
     parts = ["mask"]
-    for name in ("first_token", "learned_sink"):
-        if name in cells[0].sums:
-            scalars[name] = unbiased(centred(gathered(name)), level, gathered(f"cross_{name}"))
-            parts.append(name)
+    for name, usual in ordinary.items():
+        hand = unbiased(centred(gathered(name)), level, gathered(f"cross_{name}"))
+        scalars[name] = hand - constant(usual, level)
+        parts.append(name)
     scalars["rest"] = scalars["level_leak"] - torch.stack([scalars[part] for part in parts]).sum(0)
     scalars["residual"] = scalars["shape_leak"] + scalars["level_leak"] - scalars["mask"]
     return scalars, curves
@@ -136,29 +140,36 @@ def _count_leak(cell: LeakCell, span: QueryRange, length: int) -> Tensor:
     return curve.square().mean()
 
 
-def _sink_reference(cells: Sequence[LeakCell], n: Tensor) -> Tensor | None:
-    """Mean learned-sink logit relative to the row reference: (1 + groups, head), or None without a sink."""
-    if "sink_level" not in cells[0].sums:
-        return None
-    total = leave_one_out(torch.stack([cell.sums["sink_level"].double().cpu() for cell in cells]))
-    return total / n.view(-1, 1)
-
-
 def _mask_levels(
-    cells: Sequence[LeakCell], n: Tensor, reference_mean: Tensor | None, span: QueryRange, length: int
-) -> Tensor:
-    """z_M of every replicate, binned: (1 + groups, head, bin)."""
+    cells: Sequence[LeakCell], n: Tensor, span: QueryRange, length: int
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """z_M of every replicate, and what an ordinary first token (and learned sink) adds to it.
+
+    All (1 + groups, head, bin), nats. "Ordinary" means weighing what the mean profile gives it beside the other keys,
+    so that a key 0 like any other, and a sink that only gets diluted by more keys, leave nothing to their own parts.
+    """
     profile = leave_one_out(torch.stack([cell.sums["profile"].double().cpu() for cell in cells]))
     count = leave_one_out(torch.stack([cell.sums["profile_count"].double().cpu() for cell in cells]))
-    levels = []
+    rule = cells[0].rule
+    position = torch.arange(span.start, span.stop)
+    present = sees_first_among_others(rule, position, length)
+    odds = None
+    if "sink_odds" in cells[0].sums:
+        odds = leave_one_out(torch.stack([cell.sums["sink_odds"].cpu() for cell in cells])) / n.view(-1, 1)
+    levels: list[Tensor] = []
+    ordinary: dict[str, list[Tensor]] = {name: [] for name in ("first_token", "learned_sink") if name in cells[0].sums}
     for replicate in range(len(n)):
         log_profile = mean_log_profile(profile[replicate], count[replicate])
-        level = log_mask_level(log_profile, cells[0].rule, span.start, span.stop, length)
-        if reference_mean is not None:
-            # A learned sink sits in every denominator; at its mean logit its dilution by more keys is the mask's doing.
-            level = torch.logaddexp(level, reference_mean[replicate].unsqueeze(-1))
+        keys = level = log_mask_level(log_profile, rule, span.start, span.stop, length)
+        if odds is not None:
+            # The sink's weight in units of the profile: its mean odds against the keys, times the keys' mean weight.
+            sink = odds[replicate].unsqueeze(-1) + keys.mean(-1, keepdim=True)
+            level = torch.logaddexp(keys, sink)
+            ordinary["learned_sink"].append(binned(level - keys, span.bins))
+        first = ordinary_first_token(log_profile, level, rule, span.start, length)
+        ordinary["first_token"].append(binned(torch.where(present, first, 0.0), span.bins))
         levels.append(binned(level, span.bins))
-    return torch.stack(levels)
+    return torch.stack(levels), {name: torch.stack(curves) for name, curves in ordinary.items()}
 
 
 def leak_rows(estimate: LeakEstimate, edit: str = "none") -> list[Row]:

@@ -45,9 +45,7 @@ class RunSums:
         for (layer, number), cell in self.leak.cells.items():
             key = f"leak/{layer}/{number}"
             rules[f"{layer}/{number}"] = [cell.rule.causal, cell.rule.window, cell.rule.hide_first]
-            flat |= {f"{key}/sum/{name}": value for name, value in cell.sums.items()}
-            for index, waiting in enumerate(cell.pending):
-                flat |= {f"{key}/pending/{index}/{name}": value for name, value in waiting.items()}
+            flat |= {f"{key}/{name}": value for name, value in cell.sums.items()}
         for kind, kept in (("sinks", self.sinks.layers), ("residual", self.residual.depths)):
             flat |= {f"{kind}/{i}/{name}": value for i, sums in kept.items() for name, value in sums.items()}
         header = {"inputs": self.leak.inputs, "denominator_error": self.leak.denominator_error, "rules": rules}
@@ -63,24 +61,14 @@ class RunSums:
         for key, (causal, window, hide_first) in header["rules"].items():
             layer, number = (int(x) for x in key.split("/"))
             sums.leak.cells[layer, number] = LeakCell(MaskRule(causal, window, hide_first))
-        for key, value in sorted(flat.items(), key=lambda item: _natural(item[0])):
+        for key, value in flat.items():
             kind, *path = key.split("/")
-            if kind != "leak":
+            if kind == "leak":
+                sums.leak.cells[int(path[0]), int(path[1])].sums[path[2]] = value
+            else:
                 kept = sums.sinks.layers if kind == "sinks" else sums.residual.depths
                 kept.setdefault(int(path[0]), {})[path[1]] = value
-                continue
-            cell = sums.leak.cells[int(path[0]), int(path[1])]
-            if path[2] == "sum":
-                cell.sums[path[3]] = value
-                continue
-            while len(cell.pending) <= int(path[3]):
-                cell.pending.append({})
-            cell.pending[int(path[3])][path[4]] = value
         return sums
-
-
-def _natural(key: str) -> list[tuple[int, str]]:
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in key.split("/")]
 
 
 class GroupSums:
@@ -90,11 +78,6 @@ class GroupSums:
         self.plan = plan
         self.runs = {edit: RunSums(plan) for edit in edits}
         self.done: list[int] = []
-
-    def close(self) -> None:
-        """All inputs of the group are in."""
-        for sums in self.runs.values():
-            sums.leak.close()
 
     def to_bytes(self) -> bytes:
         """One safetensors blob."""

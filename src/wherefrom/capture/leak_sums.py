@@ -17,7 +17,7 @@ from torch import Tensor
 from wherefrom.capture.call import AttentionCall
 from wherefrom.capture.kernels import widen
 from wherefrom.capture.plan import LeakPlan, QueryRange
-from wherefrom.capture.profile import lowest_offset, mean_log_profile, offset_sums
+from wherefrom.capture.profile import lowest_offset, offset_sums
 from wherefrom.encodings.masks import MaskRule
 from wherefrom.errors import CheckFailed
 
@@ -31,9 +31,7 @@ class LeakCell:
     """`shape` (head offset bin), `level`, `reference`, `first_token`, `learned_sink` (head bin): sums of curves.
     `square_*`, `cross_*`: sums over inputs of the mean over bins of centred products, float64.
     `profile`, `profile_count`: sums of s' by offset over sampled rows, key 0 left out.
-    `sink_level` (head): sum of the learned sink's mean logit relative to r."""
-    pending: list[dict[str, Tensor]] = field(default_factory=list)
-    """Level, first-token logit (and sink) of inputs whose group is not closed yet: z_F needs the group's profile."""
+    `sink_odds` (head): sum of the mean log-odds of the learned sink against the keys."""
 
     def add(self, name: str, value: Tensor) -> None:
         """Add to a sum."""
@@ -84,10 +82,16 @@ class LeakSums:
         cell.add("square_raw_denominator", inner(raw_denominator, raw_denominator))
         cell.add("cross_raw", inner(raw_logit, raw_denominator))
 
-        waiting = {"level": level, "first": call.logits_to_first[..., start:stop] - reference}
+        z = widen(call.log_denominator[..., start:stop])
+        hands = {"first_token": self._first_token_hand(call, span, z)}
         if call.sink is not None:
-            waiting["sink"] = call.sink.to(reference).view(1, -1, 1) - reference
-        cell.pending.append(waiting)
+            sink = call.sink.to(z).view(1, -1, 1) - z
+            hands["learned_sink"] = -log_without(sink, z)
+            cell.add("sink_odds", (sink + hands["learned_sink"]).mean(-1).double().sum(0))
+        for name, hand in hands.items():
+            curve = binned(hand, span.bins)
+            cell.add(name, curve.sum(0))
+            cell.add(f"cross_{name}", inner(centred(curve), flat))
 
     def _add_rows(
         self, cell: LeakCell, call: AttentionCall, span: QueryRange, indices: Sequence[int], reference: Tensor
@@ -116,37 +120,23 @@ class LeakSums:
         error = float((naive - widen(call.log_denominator[0][:, query])).abs().max())
         self.denominator_error = max(self.denominator_error, error)
 
-    def close(self) -> None:
-        """Turn what is pending into the `first_token` and `learned_sink` curves, with this group's mean profile."""
-        for (_, number), cell in self.cells.items():
-            span = self.plan.ranges[number]
-            if cell.pending:
-                _close(cell, span, self.plan.length)
-                cell.pending.clear()
+    def _first_token_hand(self, call: AttentionCall, span: QueryRange, z: Tensor) -> Tensor:
+        """-log(1 - attention to key 0): what key 0 adds to each log-denominator; 0 where it is unseen or alone."""
+        position = torch.arange(span.start, span.stop, device=z.device)
+        present = sees_first_among_others(call.rule, position, call.length)
+        hand = -log_without(call.logits_to_first[..., span.start : span.stop] - z, z)
+        return torch.where(present, hand, 0.0)
 
 
-def _close(cell: LeakCell, span: QueryRange, length: int) -> None:
-    waiting = {name: torch.cat([p[name] for p in cell.pending]).double() for name in cell.pending[0]}
-    level = waiting["level"]
-    position = torch.arange(span.start, span.stop, device=level.device)
-    low = lowest_offset(cell.rule, length)
-    profile = mean_log_profile(cell.sums["profile"], cell.sums["profile_count"])
-    sees_first = cell.rule.visible(position, torch.zeros_like(position))
-    dtype = cell.sums["level"].dtype
-    parts = {"first_token": (waiting["first"], profile[:, position - low], sees_first)}
-    if "sink" in waiting:
-        ordinary_sink = waiting["sink"].mean((0, 2)).unsqueeze(-1)
-        parts["learned_sink"] = (waiting["sink"], ordinary_sink, torch.ones_like(sees_first))
-        cell.add("sink_level", waiting["sink"].mean(-1).sum(0))
-    flat = centred(binned(level, span.bins))
-    for name, (logit, ordinary, present) in parts.items():
-        # What this term adds to the level beyond an ordinary one: z' - log(exp z' - exp s' + m). Where the term takes
-        # all attention, 1 - exp(s' - z') is rounding noise around 0; the ordinary term keeps the logarithm finite.
-        others = -torch.expm1((logit - level).clamp(max=0))
-        hand = -torch.log(others + torch.exp(ordinary - level))
-        curve = binned(torch.where(present, hand, 0.0), span.bins)
-        cell.add(name, curve.sum(0).to(dtype))
-        cell.add(f"cross_{name}", inner(centred(curve), flat))
+def sees_first_among_others(rule: MaskRule, query: Tensor, length: int) -> Tensor:
+    """Whether a query sees key 0 and at least one other key."""
+    return rule.visible(query, torch.zeros_like(query)) & (rule.visible_count(query, length) > 1)
+
+
+def log_without(log_weight: Tensor, z: Tensor) -> Tensor:
+    """log(1 - exp(log_weight)), floored at the rounding of the log-denominator z that the weight was formed with."""
+    floor = torch.finfo(z.dtype).eps * z.abs().clamp(min=1)
+    return torch.log(torch.maximum(-torch.expm1(log_weight.clamp(max=0)), floor))
 
 
 def binned(curve: Tensor, bins: int) -> Tensor:

@@ -69,3 +69,10 @@ def log_mask_level(profile: Tensor, rule: MaskRule, start: int, stop: int, lengt
     peak = profile.max(-1, keepdim=True).values
     mass = F.pad(torch.exp(profile - peak).cumsum(-1), (1, 0))
     return torch.log(mass[:, query - first - low + 1] - mass[:, query - last - low]) + peak
+
+
+def ordinary_first_token(profile: Tensor, level: Tensor, rule: MaskRule, start: int, length: int) -> Tensor:
+    """What an ordinary key in the place of key 0 adds to z_M: -log(1 - m(i) / exp z_M(i)), (head query), nats."""
+    query = torch.arange(start, start + level.shape[-1], device=level.device)
+    share = torch.exp(profile[:, query - lowest_offset(rule, length)] - level)
+    return -torch.log1p(-share.clamp(max=1 - 1e-12))

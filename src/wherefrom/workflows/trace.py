@@ -170,8 +170,6 @@ def _run_all(job: _Job, folder: RunFolder | None, progress: Progress) -> tuple[l
             for low in range(start + len(group.done), stop, job.batch):
                 indices = tuple(range(low, min(low + job.batch, stop)))
                 _take(job, group, indices, timings)
-                if indices[-1] == stop - 1:
-                    group.close()
                 if folder is not None:
                     folder.write(f"state/group-{number:04d}.safetensors", group.to_bytes())
                 task.advance(len(indices))
