@@ -90,8 +90,9 @@ def plan_leak(
 ) -> LeakPlan:
     """The plan for inputs of `length` tokens under all `rules` (every layer, every edit).
 
-    An offset counts in a range only if every query of the range sees it under every rule, so that layers and edits are
-    compared on the same offsets. Raises BadInput for an offset or a range that nothing satisfies.
+    An offset counts in a range only if every query of the range sees an ordinary key there under every rule: layers and
+    edits are compared on the same offsets, and key 0, which has a part of its own, is no part of the shape. Raises
+    BadInput for an offset or a range that nothing satisfies.
     """
     if length < 4:
         raise BadInput(f"Inputs of {length} tokens are too short to trace; use --length of at least 4.")
@@ -105,15 +106,21 @@ def plan_leak(
         if stop - start < 2:
             raise BadInput(f"The query range {start}:{stop} has one position; a leak needs at least two.")
         counted = tuple(
-            o for o in wanted if o <= start and all(rule.sees_offset(start, stop, o, length) for rule in distinct)
+            o for o in wanted if o < start and all(rule.sees_offset(start, stop, o, length) for rule in distinct)
         )
         if not counted and ranges is not None:
-            raise BadInput(f"No offset of {wanted} is seen by every query of {start}:{stop}; use smaller offsets.")
+            raise BadInput(
+                f"No offset of {wanted} shows every query of {start}:{stop} a key behind position 0; "
+                "use smaller offsets or a later range."
+            )
         if counted:
             planned.append(QueryRange(start, stop, counted))
     if not planned:
         raise BadInput(f"No query range of inputs of {length} tokens sees any of the offsets {wanted}.")
     unused = set(wanted) - {o for r in planned for o in r.offsets}
     if offsets is not None and unused:
-        raise BadInput(f"The offset {min(unused)} is seen by every query of no range; drop it or choose later ranges.")
+        raise BadInput(
+            f"The offset {min(unused)} reaches a key behind position 0 from every query of no range; drop it or choose "
+            "later ranges."
+        )
     return LeakPlan(length, tuple(planned), frozenset(distinct))

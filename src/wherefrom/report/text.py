@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import polars as pl
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -16,7 +17,7 @@ COLUMNS = {
     "first_token": "first token",
     "learned_sink": "learned sink",
     "rest": "rest",
-    "residual_share": "residual share",
+    "residual_share": "residual",
 }
 REMOVED = {"attention_leak": "attention", "residual": "residual stream", "mask": "causal mask"}
 
@@ -27,11 +28,8 @@ def print_summary(rows: pl.DataFrame, manifest: dict[str, Any], console: Console
     model = manifest["model"]
     console.print(
         f"\n[bold]{model['name']}[/bold]: {model['layers']} layers, {model['heads']} heads; "
-        f"{manifest['inputs']} inputs of {manifest['length']} tokens ({manifest['origin']}); "
-        f"{manifest['seconds']:.0f} s",
-        highlight=False,
-    )
-    console.print(
+        f"{manifest['inputs']} inputs of {manifest['length']} tokens\n"
+        f"{manifest['origin']}, {manifest['seconds']:.0f} s; "
         f"parity with the stock model {manifest['parity'].get('max_abs', float('nan')):.1e}, "
         f"closure {manifest['closure_max_abs']:.1e} nats²",
         highlight=False,
@@ -40,31 +38,35 @@ def print_summary(rows: pl.DataFrame, manifest: dict[str, Any], console: Console
         console.print(f"note: {warning}", style="yellow", highlight=False, markup=False)
     overall = rows.filter(pl.col("layer").is_null() & pl.col("head").is_null() & pl.col("offset").is_null())
     leak = overall.filter(pl.col("analysis") == "leak")
-    present = [metric for metric in COLUMNS if metric in set(leak["metric"])]
-    table = Table(title="Where attention's dependence on absolute position comes from (nats², ± standard error)")
-    table.add_column("queries")
-    table.add_column("edit")
-    for metric in present:
-        table.add_column(COLUMNS[metric], justify="right")
-    for query_range in manifest["query_ranges"]:
-        for edit in ["none", *manifest["edits"]]:
-            cells = [_cell(leak, metric, query_range, edit) for metric in present]
-            table.add_row(query_range, edit, *cells)
-        table.add_section()
-    console.print(table)
+    present = {metric: name for metric, name in COLUMNS.items() if metric in set(leak["metric"])}
+    console.print("\n[bold]How attention depends on absolute position[/bold], 0.001 nats² (± standard error)")
+    _print_table(leak, present, ["none", *manifest["edits"]], manifest["query_ranges"], console)
+    console.print(
+        "attention = shape + level; level = mask + first token + rest.\n"
+        "residual: the share that came through the residual stream, not the causal mask.",
+        highlight=False,
+    )
     removed = overall.filter(pl.col("analysis") == "removed")
     if len(removed):
-        table = Table(title="Removed by each edit (1 − edited / unedited)")
-        table.add_column("queries")
-        table.add_column("edit")
-        for name in REMOVED.values():
-            table.add_column(name, justify="right")
-        for query_range in manifest["query_ranges"]:
-            for edit in manifest["edits"]:
-                table.add_row(query_range, edit, *[_cell(removed, metric, query_range, edit) for metric in REMOVED])
-            table.add_section()
-        console.print(table)
+        console.print("\n[bold]Removed by each edit[/bold], 1 - edited / unedited (± standard error, paired)")
+        _print_table(removed, REMOVED, manifest["edits"], manifest["query_ranges"], console)
     _print_sinks(rows, console)
+
+
+def _print_table(
+    rows: pl.DataFrame, columns: dict[str, str], edits: list[str], query_ranges: list[str], console: Console
+) -> None:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("queries")
+    table.add_column("edit", no_wrap=True)
+    for name in columns.values():
+        table.add_column(name, justify="right")
+    for query_range in query_ranges:
+        for index, edit in enumerate(edits):
+            cells = [_cell(rows, metric, query_range, edit) for metric in columns]
+            table.add_row(query_range if index == 0 else "", edit, *cells)
+        table.add_section()
+    console.print(table)
 
 
 def _print_sinks(rows: pl.DataFrame, console: Console) -> None:
@@ -73,8 +75,7 @@ def _print_sinks(rows: pl.DataFrame, console: Console) -> None:
     if len(heads):
         total = len(base.filter((pl.col("metric") == "sink_attention") & pl.col("head").is_not_null()))
         console.print(
-            f"{heads['value'][0]:.0f} of {total} heads give position 0 at least 0.3 of their attention "
-            "(queries from 32 on).",
+            f"{heads['value'][0]:.0f} of {total} heads give position 0 at least 0.3 of their attention.",
             highlight=False,
         )
 
@@ -87,5 +88,6 @@ def _cell(rows: pl.DataFrame, metric: str, query_range: str, edit: str) -> str:
         return "–"
     value, error, unit = found["value"][0], found["stderr"][0], found["unit"][0]
     if unit == "share":
-        return f"{value:.0%}" + ("" if error is None else f" ± {error:.0%}")
-    return f"{value:.4f}" + ("" if error is None else f" ± {error:.4f}")
+        return f"{value:.0%}" + ("" if error is None else f"±{error:.0%}")
+    digits = 0 if abs(value) >= 0.01 else 1
+    return f"{value * 1000:.{digits}f}" + ("" if error is None else f"±{error * 1000:.{digits}f}")
