@@ -36,7 +36,7 @@ class Fire(Encoding):
 
     Up to position L it depends on the offset alone; beyond L the divisor grows with the query, so equal offsets get
     different biases. It is therefore declared absolute, although its paper files it under relative encodings.
-    Keys after the query count by their distance.
+    Keys after the query count by their distance. The network's last layer has no constant: softmax could not see it.
 
     Formula: s(i,j) = q_i·k_j / √d + f_h( ψ(|i−j|) / ψ(max(L, i)) ),  ψ(x) = log(1 + c x),
     f a network with one hidden layer
@@ -54,7 +54,8 @@ class Fire(Encoding):
         self.steepness = nn.Parameter(torch.tensor(float(config.steepness)))
         self.threshold_factor = nn.Parameter(torch.tensor(1.0))
         self.hidden = nn.Linear(1, config.hidden)
-        self.readout = nn.Linear(config.hidden, dimensions.heads)
+        # No constant here: it would move whole rows of logits, which softmax cannot see, and never get a gradient.
+        self.readout = nn.Linear(config.hidden, dimensions.heads, bias=False)
 
     def bias(self, query: Tensor, key: Tensor, query_positions: Tensor, key_positions: Tensor) -> Tensor:
         dtype = compute_dtype(query)
@@ -66,10 +67,10 @@ class Fire(Encoding):
         norm = torch.log1p(steepness * torch.maximum(threshold, position))
         # The smallest normal number only guards 0/0 when both learned scalars have been driven to exactly 0.
         share = torch.log1p(steepness * distance) / norm.clamp(min=torch.finfo(dtype).tiny)
-        weights = (self.hidden.weight, self.hidden.bias, self.readout.weight, self.readout.bias)
-        in_weight, in_bias, out_weight, out_bias = (weight.to(dtype) for weight in weights)
+        weights = (self.hidden.weight, self.hidden.bias, self.readout.weight)
+        in_weight, in_bias, out_weight = (weight.to(dtype) for weight in weights)
         hidden = torch.relu(nn.functional.linear(share[..., None], in_weight, in_bias))
-        return nn.functional.linear(hidden, out_weight, out_bias)[:, 0].permute(0, 3, 1, 2)
+        return nn.functional.linear(hidden, out_weight)[:, 0].permute(0, 3, 1, 2)
 
     def facts(self) -> dict[str, object]:
         return {

@@ -50,9 +50,15 @@ def decoupled_dim(owner: str, head_dim: int, rotary_dim: int | None) -> int:
     return rotary_dim
 
 
-def share_first_head(x: Tensor, shared: bool) -> Tensor:
-    """Give every head the first head's vectors, or return `x` as it is. (batch head length dim)"""
-    return x[:, :1].expand_as(x) if shared else x
+def shared_part(x: Tensor, rotary_dim: int, shared: bool) -> Tensor:
+    """The rotary part of every head, or of the first head alone where all share it. (batch head|1 length rotary_dim)"""
+    return (x[:, :1] if shared else x)[..., -rotary_dim:]
+
+
+def with_part(x: Tensor, part: Tensor) -> Tensor:
+    """`x` with its last dimensions replaced by `part`, repeated over the heads where it has one."""
+    part = part.expand(*x.shape[:-1], -1)
+    return torch.cat((x[..., : -part.shape[-1]], part), dim=-1)
 
 
 class Mla(Encoding):
@@ -85,9 +91,8 @@ class Mla(Encoding):
             (query, query_positions, config.shared_query),
             (key, key_positions, config.shared_key),
         ):
-            part = share_first_head(x[..., -self.rotary_dim :], shared)
-            part = rotate(part, positions, frequencies, config.pairing)
-            turned.append(torch.cat((x[..., : -self.rotary_dim], part), dim=-1))
+            part = shared_part(x, self.rotary_dim, shared)
+            turned.append(with_part(x, rotate(part, positions, frequencies, config.pairing)))
         return turned[0], turned[1]
 
     def facts(self) -> dict[str, object]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from wherefrom.encodings.base import Dimensions, Encoding, EncodingConfig, compute_dtype
-from wherefrom.encodings.mla import decoupled_dim, share_first_head
+from wherefrom.encodings.mla import decoupled_dim, shared_part, with_part
 from wherefrom.encodings.rotary import rotary_angles
 from wherefrom.encodings.scaling import inverse_frequencies
 from wherefrom.encodings.settings import check_count, check_number
@@ -78,10 +78,10 @@ class PublishedMla(Encoding):
     def _read(self, x: Tensor, positions: Tensor, shared: bool) -> Tensor:
         dtype = compute_dtype(x)
         sine, cosine = (value.to(dtype) for value in published_table(positions, self.rotary_dim, self.config.theta))
-        part = share_first_head(x[..., -self.rotary_dim :], shared).to(dtype)
+        part = shared_part(x, self.rotary_dim, shared).to(dtype)
         even, odd = part[..., 0::2], part[..., 1::2]
         part = torch.cat((even * cosine - odd * sine, even * sine + odd * cosine), dim=-1).to(x.dtype)
-        return torch.cat((x[..., : -self.rotary_dim], part), dim=-1)
+        return with_part(x, part)
 
     def facts(self) -> dict[str, object]:
         return {"rotary_dim": self.rotary_dim, "fault": "the table of sines and cosines is read in the wrong order"}

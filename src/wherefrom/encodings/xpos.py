@@ -9,7 +9,7 @@ from typing import ClassVar, get_args
 import torch
 from torch import Tensor
 
-from wherefrom.encodings.base import Dimensions, Encoding, EncodingConfig, angle_dtype
+from wherefrom.encodings.base import Dimensions, Encoding, EncodingConfig, angle_dtype, compute_dtype
 from wherefrom.encodings.rotary import Pairing, join_pairs, rope_frequencies, rotate
 from wherefrom.encodings.settings import check_choice, check_number
 from wherefrom.errors import BadInput
@@ -82,9 +82,9 @@ class Xpos(Encoding):
                 )
             scale = join_pairs(exponent.exp(), exponent.exp(), self.config.pairing)
             scale = scale[:, None] if scale.ndim == 3 else scale
-            # Scale before rounding: in half precision a rounded turn times a rounded scale would round three times.
-            rotated = rotate(x.to(scale.dtype), positions, frequencies, self.config.pairing)
-            turned.append((rotated * scale).to(x.dtype))
+            # Turn and scale before rounding back: half precision would otherwise round twice.
+            rotated = rotate(x.to(compute_dtype(x)), positions, frequencies, self.config.pairing)
+            turned.append((rotated * scale.to(rotated.dtype)).to(x.dtype))
         return turned[0], turned[1]
 
     def facts(self) -> dict[str, object]:

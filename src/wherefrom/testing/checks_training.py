@@ -24,6 +24,8 @@ FAR = 4096
 """Position from which half precision is tried: neighbours there are one number in bfloat16."""
 HALF_TOLERANCE = 2.0**-7
 """Two roundings to bfloat16, relative to the largest entry."""
+SMALLEST_GRADIENT = 1e-9
+"""Below this a gradient is rounding: a parameter that only moves whole rows of logits gets about 1e-16."""
 BIAS_TOLERANCE = 1e-5
 """A bias is computed in float32 at least, also in a half-precision model."""
 
@@ -44,8 +46,10 @@ def check_gradients(encoding: EncodingOrFactory | Subject) -> CheckResult:
         names.append(name)
         gradient = parameter.grad
         require(
-            gradient is not None and bool(gradient.isfinite().all()) and float(gradient.abs().max()) > 0,
-            f"{subject.name}: no finite gradient reaches the parameter `{name}`; it cannot be trained.",
+            gradient is not None
+            and bool(gradient.isfinite().all())
+            and float(gradient.abs().max()) > SMALLEST_GRADIENT,
+            f"{subject.name}: no usable gradient reaches the parameter `{name}`; it cannot be trained.",
         )
     return passed("gradients", f"Gradients reach {', '.join(names)}.")
 

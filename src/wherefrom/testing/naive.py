@@ -170,7 +170,7 @@ def _fire(pair: Pair) -> float:
     share = math.log(1 + steepness * abs(pair.i - pair.j)) / math.log(1 + steepness * max(threshold, pair.i))
     in_weight, in_bias = pair.parameter("hidden.weight"), pair.parameter("hidden.bias")
     hidden = [max(0.0, weight[0] * share + offset) for weight, offset in zip(in_weight, in_bias, strict=True)]
-    return inner(pair.parameter("readout.weight")[pair.head], hidden) + pair.parameter("readout.bias")[pair.head]
+    return inner(pair.parameter("readout.weight")[pair.head], hidden)
 
 
 def _cope(pair: Pair) -> float:
