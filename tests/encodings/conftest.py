@@ -1,0 +1,12 @@
+"""Keeps the tests of this folder on one thread: their tensors are tiny, and threads would only wait for each other."""
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
