@@ -93,13 +93,12 @@ def rule_from_mask(mask: Tensor) -> tuple[MaskRule, Tensor]:
         raise BadInput(f"The attention mask is {length} x {keys}; only whole-sequence (square) masks can be traced.")
     if length > 1 and bool(visible.all()):
         raise BadInput("The attention mask hides nothing, so there is no causal mask to trace; pass the causal mask.")
-    padding = (~visible[:, -1]).long().cumprod(-1).sum(-1)
+    padding = (~visible.any(1)).long().cumprod(-1).sum(-1)
     position = torch.arange(length, device=mask.device)
     widest = int(visible.sum(-1).max())
     rule = MaskRule()
     if widest < int((length - padding).max()):
         rule = MaskRule(window=widest)
-        padding = (~visible.any(1)).long().cumprod(-1).sum(-1)
     real = position[None] >= padding[:, None]
     expected = rule.visible(position[:, None], position[None])[None] & real[:, None, :]
     if not bool(((visible == expected) | ~real[:, :, None]).all()):
