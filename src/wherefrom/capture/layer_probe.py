@@ -35,6 +35,34 @@ class Seen:
     """(batch kv_head key dim)."""
     settings: dict[str, Any]
     """Keywords of the call: scaling, softcap, sliding_window, s_aux …"""
+    mask: Any = None
+    """What was handed over as the mask: a MaskIndex where the model uses transformers' mask builders."""
+
+
+@dataclass(frozen=True)
+class MaskIndex:
+    """The index rule of a mask: (batch, head, query, key) positions to visible or not, at any length."""
+
+    function: Callable[..., Tensor]
+
+
+@dataclass(frozen=True)
+class TableCall:
+    """How the model called the module that made a rotary table."""
+
+    module: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def again(self, position_ids: Tensor, dtype: torch.dtype | None = None) -> list[Tensor]:
+        """The tables at other positions (position,), for vectors of `dtype` (None: as in the call)."""
+
+        def change(value: Tensor) -> Tensor:
+            if value.is_floating_point():
+                return value[:, :1].to(dtype or value.dtype)
+            return position_ids.to(value).expand(*value.shape[:-1], -1)
+
+        return _tensors(self.module(*_map(self.args, change), **_map(self.kwargs, change)))
 
 
 _seen: ContextVar[list[tuple[nn.Module, Seen]] | None] = ContextVar("wherefrom_probe", default=None)
@@ -46,13 +74,14 @@ def _record(
     """Stand-in for an attention function: keeps its arguments and returns each position's own value."""
     record = _seen.get()
     assert record is not None, "only called inside `capture_layers` or `LayerProbe.ask`"
-    record.append((module, Seen(query.detach(), key.detach(), value.detach(), settings)))
+    record.append((module, Seen(query.detach(), key.detach(), value.detach(), settings, attention_mask)))
     group = query.shape[1] // value.shape[1]
     return value.repeat_interleave(group, dim=1).transpose(1, 2).contiguous(), None
 
 
-def _no_mask(*_: Any, **__: Any) -> None:
-    """Stand-in for a mask builder: the probe's attention function needs none."""
+def _mask_index(*_: Any, mask_function: Callable[..., Tensor] | None = None, **__: Any) -> MaskIndex | None:
+    """Stand-in for a mask builder: hands on the rule itself, so that any length can be asked about."""
+    return None if mask_function is None else MaskIndex(mask_function)
 
 
 @contextmanager
@@ -60,7 +89,7 @@ def _recording(model: nn.Module) -> Iterator[list[tuple[nn.Module, Seen]]]:
     from transformers import AttentionInterface, AttentionMaskInterface
 
     AttentionInterface.register(NAME, _record)
-    AttentionMaskInterface.register(NAME, _no_mask)
+    AttentionMaskInterface.register(NAME, _mask_index)
     configs: dict[int, Any] = {id(m.config): m.config for m in model.modules() if hasattr(m, "config")}
     before = {key: config._attn_implementation_internal for key, config in configs.items()}
     training = [module for module in model.modules() if module.training]
@@ -99,6 +128,8 @@ class LayerProbe:
     """By id of a captured argument: the same rotary table, recomputed by its module for float64 vectors."""
     length: int = 0
     """Number of positions of the call."""
+    table_calls: list[TableCall] = field(default_factory=list)
+    """The calls that made the tables."""
 
     def ask(self, hidden: Tensor, turned: bool = True) -> Seen:
         """q and k for `hidden` (batch hidden), the same at every position, float64.
@@ -214,7 +245,7 @@ def capture_layers(decoder: Decoder, positions: list[int]) -> dict[int, LayerPro
     """
     layers = {id(module): layer for layer, module in decoder.attention.items()}
     calls: dict[int, tuple[tuple[Any, ...], dict[str, Any]]] = {}
-    tables: dict[int, tuple[Tensor, Tensor]] = {}
+    tables: dict[int, tuple[Tensor, Tensor, TableCall]] = {}
 
     def entering(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         calls[layers[id(module)]] = (args, kwargs)
@@ -224,9 +255,10 @@ def capture_layers(decoder: Decoder, positions: list[int]) -> dict[int, LayerPro
             return
         busy.append(module)
         try:
+            call = TableCall(module, args, kwargs)
             wide = module(*_wide(args), **_wide(kwargs))
             for given, recomputed in zip(_tensors(output), _tensors(wide), strict=True):
-                tables[id(given)] = (given, recomputed)  # `given` is kept so that its id stays its own
+                tables[id(given)] = (given, recomputed, call)  # `given` is kept so that its id stays its own
         finally:
             busy.clear()
 
@@ -248,7 +280,10 @@ def capture_layers(decoder: Decoder, positions: list[int]) -> dict[int, LayerPro
     for layer in sorted(found):
         args, kwargs = calls[layer]
         held = {id(t): tables[id(t)][1] for t in _tensors((args, kwargs)) if id(t) in tables}
-        probes[layer] = LayerProbe(layer, decoder.attention[layer], args, kwargs, found[layer], held, len(positions))
+        made = {id(t): tables[id(t)][2] for t in _tensors((args, kwargs)) if id(t) in tables}
+        by_call = list({id(call): call for call in made.values()}.values())
+        module, length = decoder.attention[layer], len(positions)
+        probes[layer] = LayerProbe(layer, module, args, kwargs, found[layer], held, length, by_call)
     return probes
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from wherefrom.capture.call import AttentionCall
 from wherefrom.capture.edits import RunInputs
+from wherefrom.capture.rotary_state import fresh_rotary_state
 from wherefrom.capture.session import run
 from wherefrom.errors import BadInput
 from wherefrom.models.hf import Decoder
@@ -52,12 +53,12 @@ def parity_check(decoder: Decoder) -> Decoder:
 
 
 def _stock_logits(decoder: Decoder, prompt: Tensor) -> Tensor:
-    """Output logits of the model as the user loaded it, in evaluation mode."""
+    """Output logits of the model as the user loaded it, in evaluation mode and as if it had met no input before."""
     training = [module for module in decoder.model.modules() if module.training]
     for module in training:
         module.training = False
     try:
-        with torch.no_grad():
+        with torch.no_grad(), fresh_rotary_state(decoder):
             logits: Tensor = decoder.model(prompt.to(decoder.device), use_cache=False).logits
             return logits
     finally:
