@@ -1,4 +1,4 @@
-"""Data flows one way: encodings -> models -> capture -> analyses -> results -> workflows -> report. This holds the table."""
+"""Data flows one way, from encodings to the report: this test holds the table of who may import whom."""
 
 from __future__ import annotations
 
