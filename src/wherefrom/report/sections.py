@@ -81,7 +81,8 @@ def heads_section(run: Run) -> Section:
         "negative. Colour is logarithmic away from zero, and its scale is the same for all edits; the strongest "
         "colour stands for the 99.5th percentile and beyond."
     )
-    left_out = [label(metric) for metric in metrics_of(leak, HEAD_METRICS) if metric not in head_map_metrics(run.rows)]
+    offered = head_map_metrics(run.rows)
+    left_out = [label(metric) for metric in metrics_of(leak, HEAD_METRICS) if metric not in offered]
     if left_out:
         read += f" To keep this file small the map leaves out {', '.join(left_out)}; rows.parquet has them."
     return Section(

@@ -71,9 +71,14 @@
     const space = entry.plot.clientWidth;
     const svg = entry.plot.querySelector("svg");
     if (!space || !svg) return;
-    const around = svg.width.baseVal.value - entry.view.signal("child_width");
-    const wanted = Math.max(160, Math.floor(space - around - 1));
-    if (Math.abs(wanted - entry.view.signal("child_width")) > 1) entry.view.signal("child_width", wanted).resize().run();
+    // Axis labels may come or go with the width, so a second look can be needed.
+    for (let look = 0; look < 3; look += 1) {
+      const now = entry.view.signal("child_width");
+      const around = entry.plot.querySelector("svg").width.baseVal.value - now;
+      const wanted = Math.max(160, Math.floor(space - around - 1));
+      if (Math.abs(wanted - now) <= 1) return;
+      entry.view.signal("child_width", wanted).resize().run();
+    }
   }
 
   function link(entry) {
