@@ -146,6 +146,8 @@ PROBE = """
     edit.dispatchEvent(new Event("change"));
     window.setTimeout(() => {
       result.changed = bars() !== before;
+      const fills = (plot) => plot.querySelector("svg").width.baseVal.value / plot.clientWidth;
+      result.fills = [...document.querySelectorAll(".plot")].map(fills);
       result.linked = [...document.querySelectorAll("#heads-map select")].at(-1).selectedIndex;
       document.execCommand = () => {
         result.copied = document.querySelector("textarea").value;
@@ -160,18 +162,22 @@ PROBE = """
 """
 
 
-def test_menus_are_linked_and_tables_can_be_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("width", [420, 1280])
+def test_menus_are_linked_tables_copied_and_charts_fitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
     asset = build.asset
     monkeypatch.setattr(build, "asset", lambda name: asset(name) + (PROBE if name == "page.js" else ""))
-    run = Synthetic(3, 2)
+    run = Synthetic(3, 2, learned_sink=True, strength=2)
     rows = run.table(("leak",))
     built = build_report(write_run(tmp_path / "run", rows, run.manifest()))
-    text, said = draw(built, tmp_path / "profile")
+    text, said = draw(built, tmp_path / "profile", f"--window-size={width},900")
     assert said == []
     found = re.search(r'data-result="([^"]*)"', text)
     assert found
     result = json.loads(html.unescape(found[1]))
     assert result["changed"]
+    assert all(0.9 < share <= 1 for share in result["fills"])
     assert result["linked"] == 1
     lines = [line.split("\t") for line in result["copied"].splitlines()]
     assert lines[0][:4] == ["queries", "edit", "attention leak", "attention leak standard error"]

@@ -186,6 +186,22 @@ def test_failed_parity_and_warnings_are_shown(tmp_path: Path) -> None:
     assert "soft-cap was sampled" in page.text
 
 
+def test_absolute_encodings_are_named(tmp_path: Path) -> None:
+    run = Synthetic(3, 2, ("none",))
+    manifest = run.manifest()
+    manifest["model"]["encoding"] = "learned"
+    page = Page(build_report(write_run(tmp_path, run.table(("leak",)), manifest)).read_text(encoding="utf-8"))
+    assert "comes through the residual stream, the absolute encoding included; the rest" in page.text
+    assert "shape holds the encoding's own contribution too" in page.text
+
+
+def test_the_package_is_also_the_verb(tmp_path: Path) -> None:
+    code = "import sys, wherefrom, wherefrom.report; wherefrom.report(sys.argv[1]); wherefrom.report(sys.argv[1])"
+    folder = small_run(tmp_path)
+    subprocess.run([sys.executable, "-c", code, str(folder)], check=True)
+    assert (folder / "report.html").exists()
+
+
 def test_missing_analyses_leave_no_holes(tmp_path: Path) -> None:
     page = Page(build_report(small_run(tmp_path / "leak")).read_text(encoding="utf-8"))
     assert "first-token" not in page.sections

@@ -50,7 +50,7 @@ def removed_fractions(rows: pl.DataFrame, *, width: int = DEFAULT_WIDTH) -> alt.
     queries = named_rows("query_range:N", ranges_of(found)).title("queries").axis(grid=True)
     within = alt.YOffset("series:N", sort=series).scale(paddingOuter=0.6)
     colour = alt.Color("series:N").scale(domain=series, range=colours).legend(**top_legend())
-    fraction = alt.Axis(format="%", tickCount=7, labelOverlap="greedy", labelSeparation=8)
+    fraction = alt.Axis(format="%", tickCount=7, labelOverlap="parity", labelSeparation=8)
     whisker = base.mark_rule(strokeWidth=2).encode(
         alt.X("low:Q").title("removed fraction").axis(fraction), queries, within, colour, alt.X2("high:Q")
     )

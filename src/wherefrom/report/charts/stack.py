@@ -45,7 +45,7 @@ def stacked(
     """
     lying = isinstance(along, alt.Y)
     value: Any = (alt.X if lying else alt.Y)("value:Q").title(value_title)
-    value = value.axis(tickCount=6, labelOverlap="greedy", labelSeparation=8)
+    value = value.axis(tickCount=6, labelOverlap="parity", labelSeparation=8)
     ends = [alt.X("low:Q"), alt.X2("high:Q")] if lying else [alt.Y("low:Q"), alt.Y2("high:Q")]
     numbers = [number_tip("value", "nats²"), error_tip()]
     bars = (
