@@ -249,6 +249,12 @@ def write_run(folder: Path, rows: pl.DataFrame, manifest: dict[str, Any]) -> Pat
     return folder
 
 
+def small_run(folder: Path, analyses: tuple[str, ...] = ("leak",), **options: object) -> Path:
+    """A run of a tiny model, for tests that do not look at numbers."""
+    run = Synthetic(4, 3, ("none", "bos=mean"), vocabulary=60, **options)  # type: ignore[arg-type]
+    return write_run(folder, run.table(analyses), run.manifest())
+
+
 def default_run(folder: Path) -> Path:
     """The run that most tests read."""
     run = Synthetic()

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from synthetic_run import Synthetic, default_run, write_run
+from synthetic_run import Synthetic, default_run, small_run, write_run
 
-from wherefrom.errors import BadInput
 from wherefrom.report import build_report
 from wherefrom.report.embed import source_hash
 
@@ -72,11 +71,6 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def page(report: Path) -> Page:
     return Page(report.read_text(encoding="utf-8"))
-
-
-def small_run(folder: Path, analyses: tuple[str, ...] = ("leak",), **options: object) -> Path:
-    run = Synthetic(4, 3, ("none", "bos=mean"), vocabulary=60, **options)  # type: ignore[arg-type]
-    return write_run(folder, run.table(analyses), run.manifest())
 
 
 def strings(value: object) -> Iterator[str]:
@@ -280,59 +274,3 @@ def test_needs_neither_torch_nor_transformers(tmp_path: Path) -> None:
         "assert not {'torch', 'transformers', 'safetensors'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code, str(small_run(tmp_path))], check=True)
-
-
-class TestBadInput:
-    """One sentence, naming the file."""
-
-    def check(self, folder: Path, words: str) -> None:
-        before = set(folder.iterdir()) if folder.is_dir() else set()
-        with pytest.raises(BadInput, match=words) as caught:
-            build_report(folder)
-        assert "\n" not in str(caught.value)
-        assert (set(folder.iterdir()) if folder.is_dir() else set()) == before
-
-    def test_no_folder(self, tmp_path: Path) -> None:
-        self.check(tmp_path / "nowhere", "There is no run folder at .*nowhere")
-
-    def test_no_runs(self) -> None:
-        with pytest.raises(BadInput, match="No run folder"):
-            build_report([])
-
-    def test_empty_folder(self, tmp_path: Path) -> None:
-        self.check(tmp_path, "not a complete run folder: rows.parquet is missing")
-
-    def test_no_manifest(self, tmp_path: Path) -> None:
-        (small_run(tmp_path) / "manifest.json").unlink()
-        self.check(tmp_path, "manifest.json is missing")
-
-    def test_damaged_table(self, tmp_path: Path) -> None:
-        table = small_run(tmp_path) / "rows.parquet"
-        table.write_bytes(table.read_bytes()[:2000])
-        self.check(tmp_path, "cannot be read as a Parquet table")
-
-    def test_no_rows(self, tmp_path: Path) -> None:
-        folder = small_run(tmp_path)
-        pl.read_parquet(folder / "rows.parquet").head(0).write_parquet(folder / "rows.parquet")
-        self.check(tmp_path, "holds no rows")
-
-    def test_missing_column(self, tmp_path: Path) -> None:
-        folder = small_run(tmp_path)
-        pl.read_parquet(folder / "rows.parquet").drop("stderr").write_parquet(folder / "rows.parquet")
-        self.check(tmp_path, "has no column stderr")
-
-    def test_wrong_type(self, tmp_path: Path) -> None:
-        folder = small_run(tmp_path)
-        words = pl.read_parquet(folder / "rows.parquet").with_columns(value=pl.lit("many"))
-        words.write_parquet(folder / "rows.parquet")
-        self.check(tmp_path, "column of the wrong type")
-
-    @pytest.mark.parametrize("text", ["{", "[1]", '"\udcff"'])
-    def test_damaged_manifest(self, tmp_path: Path, text: str) -> None:
-        (small_run(tmp_path) / "manifest.json").write_bytes(text.encode("utf-8", "surrogateescape"))
-        self.check(tmp_path, "manifest.json")
-
-    def test_unwritable_output(self, tmp_path: Path) -> None:
-        folder = small_run(tmp_path / "run")
-        with pytest.raises(BadInput, match="cannot be written"):
-            build_report(folder, tmp_path / "no" / "such" / "folder.html")

@@ -36,7 +36,7 @@ def headline_range(rows: pl.DataFrame) -> str:
 
 
 def has_absolute_part(run: Run) -> bool:
-    """Whether the model's encoding adds absolute positions, so that shape holds more than the residual stream's part."""
+    """Whether the model's encoding adds absolute positions, so that shape is not the residual stream alone."""
     encoding = str(run.get("model", "encoding", default="")).lower()
     return any(name in encoding for name in ABSOLUTE_ENCODINGS)
 
