@@ -53,17 +53,22 @@ class LeakSums:
             raise CheckFailed(
                 f"Layer {call.layer} follows {call.rule}, which the trace was not planned for ({set(self.plan.rules)})."
             )
+        diagonals = {o: (lo, call.logits_at_offset(o, lo, hi)) for o, (lo, hi) in self.plan.reach().items()}
         for number, span in enumerate(self.plan.ranges):
             cell = self.cells.setdefault((call.layer, number), LeakCell(call.rule))
-            self._take(cell, call, span, indices)
+            parts = [diagonals[o] for o in span.offsets]
+            logits = torch.stack([part[..., span.start - lo : span.stop - lo] for lo, part in parts], 2)
+            self._take(cell, call, span, indices, logits)
 
     def count(self, batch: int) -> None:
         """Count the inputs of a finished batch."""
         self.inputs += batch
 
-    def _take(self, cell: LeakCell, call: AttentionCall, span: QueryRange, indices: Sequence[int]) -> None:
+    def _take(
+        self, cell: LeakCell, call: AttentionCall, span: QueryRange, indices: Sequence[int], logits: Tensor
+    ) -> None:
+        """Add one range of one call; `logits` (batch head offset query) are those on the range's offsets."""
         start, stop = span.start, span.stop
-        logits = torch.stack([call.logits_at_offset(o, start, stop) for o in span.offsets], 2)
         reference = logits.mean(2)
         level = widen(call.log_denominator[..., start:stop]) - reference
         self._add_rows(cell, call, span, indices, reference)
