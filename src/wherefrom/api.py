@@ -11,7 +11,6 @@ wf.report("out")
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -62,10 +61,3 @@ def trace(model: Any, inputs: Inputs | None = None, edits: Sequence[str] = (), *
     if not decoder.parity:
         parity_check(decoder)
     return _trace(decoder, (inputs or random_tokens())(decoder), edits, **options)
-
-
-def report(*folders: str | os.PathLike[str], out: str | Path | None = None) -> Path:
-    """Write the HTML report of one run folder, or of several side by side; returns its path."""
-    from wherefrom.report import build_report
-
-    return build_report([Path(folder) for folder in folders], None if out is None else Path(out))

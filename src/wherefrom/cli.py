@@ -118,6 +118,22 @@ def report(folder: Path, /, *more: Path, out: Path | None = None) -> None:
 
 
 @lists.command
+def encodings() -> None:
+    """Positional encodings, with their formulas and sources."""
+    from wherefrom.encodings import list_encodings
+
+    for entry in list_encodings():
+        traits = [str(entry["kind"]), str(entry["reference"]), "learned" if entry["learned"] else "fixed"]
+        if entry["max_length"] is not None:
+            traits.append(f"at most {entry['max_length']} tokens")
+        print(f"{entry['name']} ({', '.join(traits)})\n    {entry['summary']}\n    {entry['formula']}")
+        print(f"    {entry['source']}")
+        options = entry["options"]
+        if isinstance(options, dict) and options:
+            print("    options: " + ", ".join(f"{name}={value}" for name, value in options.items()))
+
+
+@lists.command
 def edits() -> None:
     """Edits that `wherefrom trace --edit` takes."""
     from wherefrom.capture.edits import EDITS

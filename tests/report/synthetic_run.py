@@ -51,10 +51,12 @@ class Synthetic:
         learned_sink: bool = False,
         vocabulary: int = 2000,
         strength: float = 1.0,
+        offsets: tuple[int, ...] = OFFSETS,
     ) -> None:
         self.layers, self.heads, self.edits = layers, heads, edits
         self.random = np.random.default_rng(seed)
         self.inputs, self.learned_sink, self.vocabulary, self.strength = inputs, learned_sink, vocabulary, strength
+        self.offsets = offsets
         self.rows: list[pl.DataFrame] = []
 
     def frame(self, **columns: Any) -> None:
@@ -139,8 +141,8 @@ class Synthetic:
 
     def by_offset(self, common: dict[str, Any], value: np.ndarray, layer: np.ndarray, head: np.ndarray) -> None:
         """Per offset at every level of averaging; the mean over offsets is `value`."""
-        slope = np.linspace(0.6, 1.4, len(OFFSETS))
-        for factor, offset in zip(slope, OFFSETS, strict=True):
+        slope = np.linspace(0.6, 1.4, len(self.offsets))
+        for factor, offset in zip(slope, self.offsets, strict=True):
             scaled = value * factor
             self.frame(
                 value=scaled.ravel(), stderr=self.error(scaled).ravel(), layer=layer, head=head, offset=offset, **common
@@ -225,7 +227,7 @@ class Synthetic:
             "backend": "fused",
             "batch": 8,
             "groups": 16,
-            "offsets": {query_range: list(OFFSETS) for query_range in RANGES},
+            "offsets": {query_range: list(self.offsets) for query_range in RANGES},
             "bins": {"32:64": 32, "64:128": 64, "128:256": 64, "256:512": 64},
             "query_ranges": list(RANGES),
             "edits": list(self.edits),
@@ -245,6 +247,12 @@ def write_run(folder: Path, rows: pl.DataFrame, manifest: dict[str, Any]) -> Pat
     rows.write_parquet(folder / "rows.parquet")
     (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     return folder
+
+
+def small_run(folder: Path, analyses: tuple[str, ...] = ("leak",), **options: object) -> Path:
+    """A run of a tiny model, for tests that do not look at numbers."""
+    run = Synthetic(4, 3, ("none", "bos=mean"), vocabulary=60, **options)  # type: ignore[arg-type]
+    return write_run(folder, run.table(analyses), run.manifest())
 
 
 def default_run(folder: Path) -> Path:

@@ -17,7 +17,7 @@ from torch import Tensor
 from wherefrom.capture.call import AttentionCall
 from wherefrom.capture.kernels import widen
 from wherefrom.capture.plan import LeakPlan, QueryRange
-from wherefrom.capture.profile import lowest_offset, offset_sums
+from wherefrom.capture.profile import profile_sums
 from wherefrom.encodings.masks import MaskRule
 from wherefrom.errors import CheckFailed
 
@@ -53,17 +53,22 @@ class LeakSums:
             raise CheckFailed(
                 f"Layer {call.layer} follows {call.rule}, which the trace was not planned for ({set(self.plan.rules)})."
             )
+        diagonals = {o: (lo, call.logits_at_offset(o, lo, hi)) for o, (lo, hi) in self.plan.reach().items()}
         for number, span in enumerate(self.plan.ranges):
             cell = self.cells.setdefault((call.layer, number), LeakCell(call.rule))
-            self._take(cell, call, span, indices)
+            parts = [diagonals[o] for o in span.offsets]
+            logits = torch.stack([part[..., span.start - lo : span.stop - lo] for lo, part in parts], 2)
+            self._take(cell, call, span, indices, logits)
 
     def count(self, batch: int) -> None:
         """Count the inputs of a finished batch."""
         self.inputs += batch
 
-    def _take(self, cell: LeakCell, call: AttentionCall, span: QueryRange, indices: Sequence[int]) -> None:
+    def _take(
+        self, cell: LeakCell, call: AttentionCall, span: QueryRange, indices: Sequence[int], logits: Tensor
+    ) -> None:
+        """Add one range of one call; `logits` (batch head offset query) are those on the range's offsets."""
         start, stop = span.start, span.stop
-        logits = torch.stack([call.logits_at_offset(o, start, stop) for o in span.offsets], 2)
         reference = logits.mean(2)
         level = widen(call.log_denominator[..., start:stop]) - reference
         self._add_rows(cell, call, span, indices, reference)
@@ -97,24 +102,19 @@ class LeakSums:
         self, cell: LeakCell, call: AttentionCall, span: QueryRange, indices: Sequence[int], reference: Tensor
     ) -> None:
         """Add sampled full rows to the mean profile; on input 0 also check z against them."""
-        low, keys = lowest_offset(call.rule, call.length), span.stop if call.rule.causal else call.length
-        key = torch.arange(keys, device=call.query.device)
         for item, index in enumerate(indices):
             phase = index % span.stride
-            first = span.start + phase
-            query = torch.arange(first, span.stop, span.stride, device=key.device)
-            visible = call.rule.visible(query[:, None], key[None])
-            rows = call.logit_rows(item, slice(first, span.stop, span.stride), keys)
+            rows = slice(span.start + phase, span.stop, span.stride)
+            sums, count = profile_sums(call, item, rows, reference[item, :, phase :: span.stride])
+            cell.add("profile", sums)
+            cell.add("profile_count", count)
             if index == 0:
-                self._check_denominator(call, rows.masked_fill(~visible, float("-inf")), query)
-            ordinary = visible & (key > 0)
-            rows = (rows - reference[item, :, phase :: span.stride, None]).masked_fill_(~ordinary, 0.0)
-            cell.add("profile", offset_sums(rows, first, span.stride, low, span.stop))
-            counted = offset_sums(ordinary.to(rows.dtype)[None], first, span.stride, low, span.stop)
-            cell.add("profile_count", counted[0])
+                self._check_denominator(call, rows)
 
-    def _check_denominator(self, call: AttentionCall, rows: Tensor, query: Tensor) -> None:
-        naive = torch.logsumexp(rows, -1)
+    def _check_denominator(self, call: AttentionCall, rows: slice) -> None:
+        query = torch.arange(call.length, device=call.query.device)[rows]
+        visible = call.rule.visible(query[:, None], torch.arange(call.length, device=query.device)[None])
+        naive = torch.logsumexp(call.logit_rows(0, rows, call.length).masked_fill(~visible, float("-inf")), -1)
         if call.sink is not None:
             naive = torch.logaddexp(naive, call.sink.to(naive).view(-1, 1))
         error = float((naive - widen(call.log_denominator[0][:, query])).abs().max())

@@ -10,8 +10,9 @@ from wherefrom.errors import BadInput
 
 MAX_BINS = 64
 """Positions of a range are averaged into at most this many bins; below it the resolution is one token."""
-PROFILE_QUERIES = 64
-"""Full rows of logits taken per range and input for the mean profile; ranges up to this wide are taken whole."""
+PROFILE_ROWS = 32
+"""Full rows of logits taken per input for the mean profile of a range wider than MAX_BINS; narrower ones are taken
+whole. The rows' phase goes round with the inputs, so together they see every query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,8 @@ class QueryRange:
     @property
     def stride(self) -> int:
         """Distance between the queries whose full rows feed the mean profile; the phase goes round with the inputs."""
-        return -(-(self.stop - self.start) // PROFILE_QUERIES)
+        size = self.stop - self.start
+        return 1 if size <= MAX_BINS else -(-size // PROFILE_ROWS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,15 @@ class LeakPlan:
     ranges: tuple[QueryRange, ...]
     rules: frozenset[MaskRule]
     """Mask rules the plan was made for; a layer that follows another one is an error."""
+
+    def reach(self) -> dict[int, tuple[int, int]]:
+        """Offset: the queries from the first to the last range that counts it."""
+        spans: dict[int, tuple[int, int]] = {}
+        for span in self.ranges:
+            for offset in span.offsets:
+                start, stop = spans.get(offset, (span.start, span.stop))
+                spans[offset] = (min(start, span.start), max(stop, span.stop))
+        return spans
 
 
 def default_offsets(length: int) -> list[int]:

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from wherefrom.capture.call import AttentionCall
+from wherefrom.capture.kernels import cap, widen
 from wherefrom.encodings.masks import MaskRule
 
 SUPPORT = 32
@@ -21,22 +23,37 @@ def lowest_offset(rule: MaskRule, length: int) -> int:
     return 0 if rule.causal else 1 - length
 
 
-def offset_sums(rows: Tensor, first: int, stride: int, low: int, high: int) -> Tensor:
-    """Sum rows along equal offsets.
+def profile_sums(call: AttentionCall, item: int, rows: slice, reference: Tensor) -> tuple[Tensor, Tensor]:
+    """Sums of s' along equal offsets over some rows of logits, key 0 and invisible keys left out, and their counts.
 
-    `rows` (head query key) holds queries first, first + stride, ...; entries that must not count are 0. Returns
-    (head high-low): at index t the sum over rows of the entry at offset low + t.
+    `rows` are equally spaced queries of batch item `item`, `reference` (head row) their r. Returns (head offset) and
+    (offset,), the offsets running from `lowest_offset` to `rows.stop - 1`.
     """
-    heads, queries, keys = rows.shape
-    last = first + stride * (queries - 1)
-    left, right = max(0, high - 1 - first), max(0, last - low - (keys - 1))
-    padded = F.pad(rows, (left, right)).contiguous()
+    first, stop, stride = rows.start, rows.stop, rows.step
+    queries = len(range(first, stop, stride))
+    low, keys = lowest_offset(call.rule, call.length), stop if call.rule.causal else call.length
+    high = stop if call.rule.window is None else min(stop, call.rule.window)
+    left = max(0, high - 1 - first)
+    right = max(0, first + stride * (queries - 1) - low - (keys - 1))
     width = left + keys + right
+    # Keys that must not count are zero vectors, so their logits are 0 and no pass over the logits is needed.
+    key = widen(call.key[item])
+    padded = F.pad(key[:, 1:keys], (0, 0, left + 1, right)).unsqueeze(1)
+    query = widen(call.query[item, :, rows]).unflatten(0, (key.shape[0], call.group)) * call.scale
+    logits = cap(query @ padded.transpose(-1, -2), call.softcap)
     # Moving down one row moves the query by `stride`, so an equal offset lies `width + stride` entries further on.
-    diagonals = padded.as_strided(
-        (heads, queries, high - low), (queries * width, width + stride, 1), left + first - high + 1
+    diagonals = logits.as_strided(
+        (call.heads, queries, high - low), (queries * width, width + stride, 1), left + first - high + 1
     )
-    return diagonals.sum(1).flip(-1)
+    sums = diagonals.sum(1).flip(-1)
+    # r is subtracted from the sums: each offset is seen by a contiguous run of rows.
+    offset = torch.arange(low, high, device=key.device)
+    begin = (-((first - offset - 1) // stride)).clamp(0, queries)
+    end = ((keys - 1 + offset - first) // stride + 1).clamp(0, queries)
+    running = F.pad(reference.cumsum(-1), (1, 0))
+    sums = sums - (running[:, end] - running[:, begin])
+    count = (end - begin).to(sums.dtype)
+    return F.pad(sums, (0, stop - high)), F.pad(count, (0, stop - high))
 
 
 def mean_log_profile(total: Tensor, count: Tensor) -> Tensor:

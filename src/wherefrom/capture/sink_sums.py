@@ -28,9 +28,9 @@ class SinkSums:
         visible = call.rule.visible(position, torch.zeros_like(position))
         weight = torch.exp(logit - z).masked_fill(~visible, 0.0)
         attention = weight.mean(-1)
-        value = widen(call.value).repeat_interleave(call.group, 1)
-        contribution = attention.unsqueeze(-1) * value[:, :, 0]
-        norms = torch.linalg.vector_norm(value, dim=-1)
+        first_value = widen(call.value[:, :, 0]).repeat_interleave(call.group, 1)
+        contribution = attention.unsqueeze(-1) * first_value
+        norms = torch.linalg.vector_norm(widen(call.value), dim=-1).repeat_interleave(call.group, 1)
         # log of the sum over the other keys, for "how much would another first token draw?"
         others = z + torch.log1p(-weight.clamp(max=1 - 1e-6))
         sums = {

@@ -34,9 +34,7 @@ class MaskRule:
 
     def visible(self, query: Tensor, key: Tensor) -> Tensor:
         """Whether `key` is visible from `query`; positions broadcast against each other. Boolean."""
-        seen = torch.ones(torch.broadcast_shapes(query.shape, key.shape), dtype=torch.bool, device=query.device)
-        if self.causal:
-            seen = seen & (key <= query)
+        seen = (key <= query) if self.causal else (key < torch.iinfo(torch.long).max) & (query >= 0)
         if self.window is not None:
             seen = seen & (key > query - self.window)
         if self.hide_first:

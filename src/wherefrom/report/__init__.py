@@ -3,6 +3,11 @@
 Reads files only: needs neither torch nor a model.
 """
 
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
 from wherefrom.report.build import build_report
 from wherefrom.report.charts import (
     edits_by_depth,
@@ -38,3 +43,14 @@ __all__ = [
     "sink_map",
     "sink_scores",
 ]
+
+
+class _CallableModule(ModuleType):
+    """`wherefrom.report` is this package and, in the public interface, also the verb: `wherefrom.report("out")`."""
+
+    def __call__(self, run_folders: Path | str | Sequence[Path | str], output: Path | str | None = None) -> Path:
+        return build_report(run_folders, output)
+
+
+# Importing a submodule binds its name on the package, so a function `report` there would not survive the first call.
+sys.modules[__name__].__class__ = _CallableModule

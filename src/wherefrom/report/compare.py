@@ -78,7 +78,7 @@ def depth_across(runs: list[Run]) -> Section:
     blocks: list[Block] = []
     if drawable:
         read = Markup(
-            "Each bar is one layer, averaged over heads and offsets. Blue comes from the causal mask, warm colours "
+            "Each bar is one layer, averaged over heads and offsets. Blue comes from the causal mask, other colours "
             "from the residual stream; the dot is their sum in nats² with its 95 % interval. All runs share both axes."
         )
         chart = charts.leak_by_depth_of_runs(drawable, width=DEFAULT_WIDTH)

@@ -35,11 +35,10 @@ def headline_range(rows: pl.DataFrame) -> str:
     return next((name for name in ranges if range_order(name)[0] >= EARLY), ranges[-1])
 
 
-def residual_name(run: Run) -> str:
-    """What the residual-stream component is called for this model's encoding."""
+def has_absolute_part(run: Run) -> bool:
+    """Whether the model's encoding adds absolute positions, so that shape is not the residual stream alone."""
     encoding = str(run.get("model", "encoding", default="")).lower()
-    absolute = any(name in encoding for name in ABSOLUTE_ENCODINGS)
-    return "the residual stream, the absolute encoding included," if absolute else "the residual stream"
+    return any(name in encoding for name in ABSOLUTE_ENCODINGS)
 
 
 def headline(run: Run) -> Headline:
@@ -84,7 +83,8 @@ def _share_sentence(run: Run, leak: pl.DataFrame, query_range: str, *, late: boo
         rest = "the causal mask works against it"
     elif share[0] < 0:
         rest = "the causal mask brings more than the whole"
-    return Markup("{}, {} comes through {}; {}.").format(where, part, residual_name(run), rest).replace(",;", ";")
+    source = "the residual stream" + (", the absolute encoding included" if has_absolute_part(run) else "")
+    return Markup("{}, {} comes through {}; {}.").format(where, part, source, rest)
 
 
 def _edit_sentence(rows: pl.DataFrame, leak: pl.DataFrame, query_range: str) -> Markup:

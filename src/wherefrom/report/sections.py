@@ -12,6 +12,7 @@ from wherefrom.report.charts.depth import COMPARED
 from wherefrom.report.charts.first_token import NORMS
 from wherefrom.report.charts.maps import HEAD_METRICS, head_map_metrics
 from wherefrom.report.charts.removed import SHOWN
+from wherefrom.report.headline import has_absolute_part
 from wherefrom.report.provenance import reproduce_section, trust_section, what_section
 from wherefrom.report.selection import edits_of, metrics_of, pick
 from wherefrom.report.source import Run
@@ -48,7 +49,7 @@ def depth_section(run: Run) -> Section:
     layers = pick(run.rows, "leak", layer="each")
     if _has(layers, "attention_leak"):
         read = Markup(
-            "Each bar is one layer, averaged over heads and offsets. Blue comes from the causal mask, warm colours "
+            "Each bar is one layer, averaged over heads and offsets. Blue comes from the causal mask, other colours "
             "from the residual stream; parts below zero work against the rest. The dot is their sum, <i>V</i>(<i>s − "
             "z</i>) in nats², with its 95 % interval."
         )
@@ -66,7 +67,7 @@ def depth_section(run: Run) -> Section:
         "over query positions of its mean over inputs, in nats². The estimate is unbiased, so a part that is zero may "
         "come out slightly negative. Menus are linked: a choice holds for every chart on the page that offers it."
     )
-    if any(name in str(run.get("model", "encoding", default="")) for name in ("sinusoidal", "learned", "absolute")):
+    if has_absolute_part(run):
         intro += " This model's encoding has an absolute part, so shape holds the encoding's own contribution too."
     return Section("depth", "How much position leaks, and where from", blocks, intro)
 
@@ -81,7 +82,8 @@ def heads_section(run: Run) -> Section:
         "negative. Colour is logarithmic away from zero, and its scale is the same for all edits; the strongest "
         "colour stands for the 99.5th percentile and beyond."
     )
-    left_out = [label(metric) for metric in metrics_of(leak, HEAD_METRICS) if metric not in head_map_metrics(run.rows)]
+    offered = head_map_metrics(run.rows)
+    left_out = [label(metric) for metric in metrics_of(leak, HEAD_METRICS) if metric not in offered]
     if left_out:
         read += f" To keep this file small the map leaves out {', '.join(left_out)}; rows.parquet has them."
     return Section(

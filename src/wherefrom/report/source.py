@@ -87,9 +87,19 @@ def load_run(folder: Path) -> Run:
             raise BadInput(f"{folder} is not a complete run folder: {file.name} is missing; run the trace again.")
     rows, not_finite = _read_rows(table)
     manifest = _read_manifest(manifest_file)
+    rows = _in_order_of_edits(rows, manifest.get("edits"))
     model = manifest.get("model")
     name = model.get("name") if isinstance(model, dict) else None
     return Run(folder, rows, manifest, str(name) if name else folder.resolve().name, not_finite)
+
+
+def _in_order_of_edits(rows: pl.DataFrame, edits: Any) -> pl.DataFrame:
+    """Rows in the order in which the user asked for the edits, whatever the order in the file."""
+    if not isinstance(edits, list):
+        return rows
+    place = {edit: index for index, edit in enumerate(edits) if isinstance(edit, str)}
+    order = pl.col("edit").replace_strict(place, default=len(place), return_dtype=pl.Int64)
+    return rows.sort(order, maintain_order=True)
 
 
 def _read_rows(file: Path) -> tuple[pl.DataFrame, int]:

@@ -64,7 +64,7 @@ SPLIT_COLUMNS: tuple[str, ...] = (
 )
 RAW_COLUMNS: tuple[str, ...] = ("raw_logit_leak", "raw_denominator_leak", "raw_interaction", "count")
 
-# Okabe and Ito's colour-blind safe set. The mask is the one cold colour: everything warm is the residual stream.
+# Okabe and Ito's colour-blind safe set. The mask is the one blue: every other colour is the residual stream.
 COMPONENT_COLOURS: dict[str, str] = {
     "mask": "#0072B2",
     "shape_leak": "#D55E00",

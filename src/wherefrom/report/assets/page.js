@@ -66,14 +66,20 @@
   }
 
   // Faceted charts cannot fill their container by themselves: what is not plot is measured, the rest given to the plot.
-  function fit(entry) {
-    if (!entry.faceted) return;
+  async function fit(entry) {
     const space = entry.plot.clientWidth;
-    const svg = entry.plot.querySelector("svg");
-    if (!space || !svg) return;
-    const around = svg.width.baseVal.value - entry.view.signal("child_width");
-    const wanted = Math.max(160, Math.floor(space - around - 1));
-    if (Math.abs(wanted - entry.view.signal("child_width")) > 1) entry.view.signal("child_width", wanted).resize().run();
+    if (!entry.faceted || !space) return;
+    // Axis labels may come or go with the width, so a second look can be needed.
+    for (let look = 0; look < 3; look += 1) {
+      const now = entry.view.signal("child_width");
+      const svg = entry.plot.querySelector("svg");
+      if (!svg) return;
+      const wanted = Math.max(160, Math.floor(space - (svg.width.baseVal.value - now) - 1));
+      if (Math.abs(wanted - now) <= 1) return;
+      // The first run moves the marks and asks for a new size, the second gives the picture that size.
+      await entry.view.signal("child_width", wanted).resize().runAsync();
+      await entry.view.runAsync();
+    }
   }
 
   function link(entry) {
@@ -119,7 +125,7 @@
     const entry = { view: result.view, figure, plot, menus, faceted: Boolean(spec.facet), dark: names.includes("dark") };
     views.push(entry);
     if (entry.dark && darkScreen.matches) await entry.view.signal("dark", true).runAsync();
-    fit(entry);
+    await fit(entry);
     link(entry);
   }
 

@@ -123,6 +123,30 @@ def line_legend() -> dict[str, Any]:
     return top_legend() | {"symbolType": "stroke", "symbolStrokeWidth": 2.5, "symbolSize": 300, "symbolOpacity": 1}
 
 
+# Lists of names in `sort` would become part of expressions that Vega parses, and some names break the parser: the
+# order is given as a scale's domain, or for panels as a column of numbers.
+def named_rows(field: str, order: Sequence[str]) -> alt.Y:
+    """A vertical axis of names in the given order."""
+    return alt.Y(field, sort=None).scale(domain=list(order))
+
+
+def placed(frame: pl.DataFrame, column: str, order: Sequence[str]) -> pl.DataFrame:
+    """Add `panel`, the place of `column` in `order`."""
+    place = {name: index for index, name in enumerate(order)}
+    return frame.with_columns(panel=pl.col(column).replace_strict(place, return_dtype=pl.Int64))
+
+
+def panels(column: str) -> alt.Row:
+    """One panel under the other for each value of `column`, in the order of `panel`; heads above, from the left."""
+    by_place = alt.EncodingSortField(field="panel", op="min", order="ascending")
+    return alt.Row(column, sort=by_place).title(None).header(**row_header())
+
+
+def row_header() -> dict[str, Any]:
+    """Heads of stacked panels: above each panel, from the left."""
+    return {"labelAngle": 0, "labelAlign": "left", "labelOrient": "top", "labelAnchor": "start", "labelPadding": 0}
+
+
 def layer_axis(title: str = "layer") -> alt.X:
     """Layers from left to right, labels thinned where they would touch."""
     return (

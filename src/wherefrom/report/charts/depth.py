@@ -23,43 +23,21 @@ from wherefrom.report.charts.common import (
     labelled_edits,
     layer_axis,
     metric_menu,
+    named_rows,
     number_tip,
+    panels,
+    placed,
     range_menu,
     require,
-    top_legend,
+    row_header,
     with_interval,
     zero_rule,
 )
+from wherefrom.report.charts.stack import component_colour, stack_data, stacked
 from wherefrom.report.selection import edit_label, edits_of, metrics_of, pick, ranges_of
-from wherefrom.report.terms import COMPONENT_COLOURS, COMPONENTS, label
 
-TOTAL = "attention leak (total)"
 COMPARED: tuple[str, ...] = ("attention_leak", "residual", "mask", "shape_leak", "first_token", "rest", "learned_sink")
 """Metrics that `edits_by_depth` offers."""
-
-
-def components(rows: pl.DataFrame, *keys: str) -> pl.DataFrame:
-    """The component rows with `component` (words), `place` (stacking order) and the named key columns."""
-    names = list(COMPONENTS)
-    return rows.filter(pl.col("metric").is_in(names)).select(
-        *keys,
-        "value",
-        "stderr",
-        component=pl.col("metric").replace_strict({name: label(name) for name in names}, return_dtype=pl.String),
-        place=pl.col("metric").replace_strict({name: i for i, name in enumerate(names)}, return_dtype=pl.Int64),
-    )
-
-
-def totals(rows: pl.DataFrame, *keys: str) -> pl.DataFrame:
-    """The attention leak with its 95 % interval."""
-    return with_interval(rows.filter(pl.col("metric") == "attention_leak").select(*keys, "value", "stderr"))
-
-
-def component_colour(rows: pl.DataFrame) -> alt.Color:
-    """The fixed colour of each component that occurs."""
-    present = metrics_of(rows, COMPONENTS)
-    scale = alt.Scale(domain=[label(name) for name in present], range=[COMPONENT_COLOURS[name] for name in present])
-    return alt.Color("component:N").scale(scale).legend(**top_legend())
 
 
 def leak_by_depth(
@@ -91,15 +69,12 @@ def leak_by_depth_of_runs(
 ) -> alt.FacetChart:
     """`leak_by_depth` for several runs, one row of the picture per run, on shared axes."""
     named = [pick(rows, "leak", layer="each").with_columns(run=pl.lit(name)) for name, rows in runs.items()]
-    leak = require(pl.concat(named), "leak per layer")
-    layered = _stack_by_layer(leak, ["run", "layer", "edit", "query_range"], [CHOSEN_RANGE, CHOSEN_EDIT], height)
+    leak = require(placed(pl.concat(named), "run", list(runs)), "leak per layer")
+    keys = ["run", "panel", "layer", "edit", "query_range"]
+    layered = _stack_by_layer(leak, keys, [CHOSEN_RANGE, CHOSEN_EDIT], height)
     return (
         layered.properties(width=width)
-        .facet(
-            row=alt.Row("run:N", sort=list(runs))
-            .title(None)
-            .header(labelAngle=0, labelAlign="left", labelOrient="top", labelAnchor="start")
-        )
+        .facet(row=panels("run:N"))
         .resolve_scale(y="shared")
         .add_params(range_menu(leak), edit_menu(leak))
     )
@@ -125,81 +100,25 @@ def _narrow(
 
 
 def _stack_by_layer(leak: pl.DataFrame, keys: list[str], filters: list[str], height: int) -> AnyChart:
-    """Bars, totals and a zero line over one data set, so that the chart can also be faceted."""
-    data = pl.concat([components(leak, *keys), totals(leak, *keys)], how="diagonal")
-    base = alt.Chart(inline(data))
+    base = alt.Chart(inline(stack_data(leak, *keys)))
     for condition in filters:
         base = base.transform_filter(condition)
-    axis = layer_axis()
-    value = alt.Y("value:Q").title("leak (nats²)")
-    bars = (
-        base.transform_filter("isValid(datum.component)")
-        .mark_bar()
-        .encode(
-            axis,
-            value.stack("zero"),
-            component_colour(leak),
-            alt.Order("place:Q"),
-            tooltip=["layer:O", "component:N", number_tip("value", "nats²"), error_tip()],
-        )
-    )
-    total = base.transform_filter("!isValid(datum.component)")
-    whisker = total.mark_rule(strokeWidth=1.5).encode(axis, alt.Y("low:Q"), alt.Y2("high:Q"))
-    dot = total.mark_point(filled=True, size=26, opacity=1).encode(
-        axis, value, tooltip=["layer:O", number_tip("value", TOTAL), error_tip()]
-    )
-    zero = zero_rule(base)
-    return alt.layer(bars, zero, whisker, dot).properties(height=height)
+    chart = stacked(base, layer_axis(), "leak (nats²)", component_colour(leak), ["layer:O"])
+    return chart.properties(height=height)
 
 
-def leak_by_range(rows: pl.DataFrame, *, width: int = DEFAULT_WIDTH, query_range: str | None = None) -> alt.FacetChart:
+def leak_by_range(rows: pl.DataFrame, *, width: int = DEFAULT_WIDTH) -> alt.FacetChart:
     """Components averaged over layers and heads: one bar per edit, one block per query range."""
     leak = require(labelled_edits(pick(rows, "leak")), "leak averaged over layers")
-    if query_range is not None:
-        leak = require(leak.filter(pl.col("query_range") == query_range), f"leak at queries {query_range}")
-    keys = ["query_range", "edit_label"]
-    data = pl.concat([components(leak, *keys), totals(leak, *keys)], how="diagonal")
-    order = [edit_label(edit) for edit in edits_of(leak)]
-    base = alt.Chart(inline(data))
-    axis = alt.Y("edit_label:N", sort=order).title(None)
-    value = alt.X("value:Q").title("leak (nats²), mean over layers and heads")
-    value = value.axis(tickCount=6, labelOverlap="greedy", labelSeparation=8)
-    bars = (
-        base.transform_filter("isValid(datum.component)")
-        .mark_bar()
-        .encode(
-            axis,
-            value.stack("zero"),
-            component_colour(leak),
-            alt.Order("place:Q"),
-            tooltip=[
-                alt.Tooltip("query_range:N").title("queries"),
-                alt.Tooltip("edit_label:N").title("edit"),
-                "component:N",
-                number_tip("value", "nats²"),
-                error_tip(),
-            ],
-        )
-    )
-    total = base.transform_filter("!isValid(datum.component)")
-    whisker = total.mark_rule(strokeWidth=1.5).encode(axis, alt.X("low:Q"), alt.X2("high:Q"))
-    dot = total.mark_point(filled=True, size=26, opacity=1).encode(
-        axis, value, tooltip=["edit_label:N", number_tip("value", TOTAL), error_tip()]
-    )
-    zero = zero_rule(base, vertical=True)
-    blocks = alt.Row("query_range:N", sort=ranges_of(leak)).title(None)
-    header = alt.Header(
-        labelAngle=0,
-        labelAlign="left",
-        labelOrient="top",
-        labelAnchor="start",
-        labelPadding=0,
-        labelExpr="'queries ' + datum.value",
-    )
+    leak = placed(leak.drop_nulls("query_range"), "query_range", ranges_of(leak))
+    base = alt.Chart(inline(stack_data(leak, "query_range", "panel", "edit_label")))
+    axis = named_rows("edit_label:N", [edit_label(edit) for edit in edits_of(leak)]).title(None)
+    tips = [alt.Tooltip("query_range:N").title("queries"), alt.Tooltip("edit_label:N").title("edit")]
+    title = "leak (nats²), mean over layers and heads"
     return (
-        alt.layer(bars, zero, whisker, dot)
+        stacked(base, axis, title, component_colour(leak), tips)
         .properties(width=width, height=alt.Step(20))
-        .facet(row=blocks.header(header))
+        .facet(row=panels("query_range:N").header(**row_header(), labelExpr="'queries ' + datum.value"))
         .properties(spacing=16)
     )
 

@@ -9,7 +9,10 @@ from wherefrom.report.charts.common import (
     DEFAULT_WIDTH,
     error_tip,
     inline,
+    named_rows,
     number_tip,
+    panels,
+    placed,
     require,
     top_legend,
     with_interval,
@@ -38,15 +41,16 @@ def removed_fractions(rows: pl.DataFrame, *, width: int = DEFAULT_WIDTH) -> alt.
     data = _cut(with_interval(found.select("edit", "query_range", "metric", "value", "stderr"))).with_columns(
         series=pl.col("metric").replace({name: label(name) for name in SHOWN})
     )
+    data = placed(data, "edit", edits_of(found))
     present = metrics_of(found, SHOWN)
     series = [label(name) for name in present]
     colours = [SHOWN[name][0] for name in present]
     shapes = [SHOWN[name][1] for name in present]
     base = alt.Chart(inline(data))
-    queries = alt.Y("query_range:N", sort=ranges_of(found)).title("queries").axis(grid=True)
+    queries = named_rows("query_range:N", ranges_of(found)).title("queries").axis(grid=True)
     within = alt.YOffset("series:N", sort=series).scale(paddingOuter=0.6)
     colour = alt.Color("series:N").scale(domain=series, range=colours).legend(**top_legend())
-    fraction = alt.Axis(format="%", tickCount=7, labelOverlap="greedy", labelSeparation=8)
+    fraction = alt.Axis(format="%", tickCount=7, labelOverlap="parity", labelSeparation=8)
     whisker = base.mark_rule(strokeWidth=2).encode(
         alt.X("low:Q").title("removed fraction").axis(fraction), queries, within, colour, alt.X2("high:Q")
     )
@@ -68,11 +72,7 @@ def removed_fractions(rows: pl.DataFrame, *, width: int = DEFAULT_WIDTH) -> alt.
     return (
         alt.layer(zero, whisker, dot)
         .properties(width=width, height=alt.Step(11, **{"for": "offset"}))
-        .facet(
-            row=alt.Row("edit:N", sort=edits_of(found))
-            .title(None)
-            .header(labelAngle=0, labelOrient="top", labelAnchor="start", labelPadding=2)
-        )
+        .facet(row=panels("edit:N"))
         .resolve_scale(x="independent")
     )
 
