@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -65,6 +65,11 @@ class TableCall:
         return _tensors(self.module(*_map(self.args, change), **_map(self.kwargs, change)))
 
 
+class _Enough(Exception):
+    """Ends a probe once q and k have been seen: what the layer does with its output is of no interest."""
+
+
+_stop: ContextVar[bool] = ContextVar("wherefrom_probe_stop", default=False)
 _seen: ContextVar[list[tuple[nn.Module, Seen]] | None] = ContextVar("wherefrom_probe", default=None)
 
 
@@ -75,6 +80,8 @@ def _record(
     record = _seen.get()
     assert record is not None, "only called inside `capture_layers` or `LayerProbe.ask`"
     record.append((module, Seen(query.detach(), key.detach(), value.detach(), settings, attention_mask)))
+    if _stop.get():
+        raise _Enough
     group = query.shape[1] // value.shape[1]
     return value.repeat_interleave(group, dim=1).transpose(1, 2).contiguous(), None
 
@@ -147,8 +154,12 @@ class LayerProbe:
             kwargs["hidden_states"] = states
         args = [_batched(value, batch) for value in args]
         kwargs = {name: _batched(value, batch) for name, value in kwargs.items()}
-        with _recording(self.stand_in) as record:
-            self.stand_in(*args, **kwargs)
+        token = _stop.set(True)
+        try:
+            with _recording(self.stand_in) as record, suppress(_Enough):
+                self.stand_in(*args, **kwargs)
+        finally:
+            _stop.reset(token)
         return record[-1][1]
 
     @property
@@ -207,6 +218,10 @@ class _Projection(nn.Module):
         self.map = drawn.to(device) / self.width**0.5
 
     def forward(self, x: Tensor) -> Tensor:
+        if (
+            x.ndim == 3 and x.shape[1] > 1 and x.stride(1) == 0
+        ):  # the same vector at every position: one product serves all
+            return self(x[:, :1]).expand(-1, x.shape[1], -1)
         return x[..., : self.width] @ self.map
 
 
@@ -265,7 +280,7 @@ def capture_layers(decoder: Decoder, positions: list[int]) -> dict[int, LayerPro
     busy: list[nn.Module] = []
     handles = [m.register_forward_pre_hook(entering, with_kwargs=True) for m in decoder.attention.values()]
     handles += [m.register_forward_hook(turning, with_kwargs=True) for m in table_modules(decoder)]
-    ids = torch.zeros(1, len(positions), dtype=torch.long, device=decoder.device)
+    ids = (torch.arange(len(positions), device=decoder.device)[None] + 3) % decoder.vocabulary  # 0 is often padding
     where = torch.tensor([positions], device=decoder.device)
     # An explicit mask of ones keeps transformers from taking a gap in the positions for a packed row.
     arguments = {"position_ids": where, "attention_mask": torch.ones_like(ids), "use_cache": False}

@@ -42,6 +42,19 @@ def load(
     """
     if isinstance(model, nn.Module):
         return wrap(model, tokenizer)
+    loaded, found, name = load_bare(model, dtype, device, trust_remote_code)
+    decoder = wrap(loaded, tokenizer or found, os.fspath(model))
+    decoder.name = name
+    return decoder
+
+
+def load_bare(
+    model: str | os.PathLike[str], dtype: str = "float32", device: str = "auto", trust_remote_code: bool = False
+) -> tuple[nn.Module, Any, str]:
+    """The model object, its tokenizer (or None) and its name (or ""), for what `load` takes as a name or path.
+
+    Also for families that cannot be traced. Raises BadInput with one sentence for what cannot be loaded.
+    """
     if dtype not in DTYPES:
         raise BadInput(f"The dtype '{dtype}' is not known; use {', '.join(DTYPES)}.")
     source = os.fspath(model)
@@ -49,12 +62,11 @@ def load(
     path = packaged_gguf() if source == "smollm2" else Path(source)
     if path.suffix.lower() == ".gguf" or source == "smollm2":
         loaded, found = _load_gguf(path, dtype)
-        decoder = wrap(loaded, tokenizer or found, source)
-        decoder.name = path.stem
+        name = path.stem
     else:
-        decoder = _load_pretrained(source, dtype, tokenizer, trust_remote_code)
-    decoder.model.to(target)
-    return decoder
+        loaded, found = _load_pretrained(source, dtype, trust_remote_code)
+        name = ""
+    return loaded.to(target), found, name
 
 
 def resolve_device(device: str) -> torch.device:
@@ -144,7 +156,7 @@ def _convert_gguf(path: Path, folder: Path) -> None:
 
     where: dict[str, Any] = {"gguf_file": path.name}
     try:
-        with _quiet():
+        with quiet():
             model = AutoModelForCausalLM.from_pretrained(str(path.parent), dtype=torch.float32, **where)
     except Exception as error:
         raise BadInput(f"The GGUF file '{path}' could not be read ({_one_line(error)}).") from error
@@ -154,17 +166,16 @@ def _convert_gguf(path: Path, folder: Path) -> None:
     config._name_or_path = str(path)
     config.save_pretrained(folder)
     save_model(model, str(folder / "model.safetensors"), metadata={"format": "pt"})
-    with _quiet(), contextlib.suppress(Exception):  # a checkpoint without a readable tokenizer can still be traced
+    with quiet(), contextlib.suppress(Exception):  # a checkpoint without a readable tokenizer can still be traced
         AutoTokenizer.from_pretrained(str(path.parent), **where).save_pretrained(folder)
 
 
-def _load_pretrained(source: str, dtype: str, tokenizer: Any, trust_remote_code: bool) -> Decoder:
+def _load_pretrained(source: str, dtype: str, trust_remote_code: bool) -> tuple[nn.Module, Any]:
     if Path(source).exists() and not Path(source).is_dir():
         raise BadInput(f"'{source}' is neither a model folder nor a GGUF file.")
     if Path(source).is_dir() and not (Path(source) / "config.json").exists():
         raise BadInput(f"The folder '{source}' holds no config.json, so it is not a Hugging Face checkpoint.")
-    model, found = _from_folder(source, DTYPES[dtype], source, trust_remote_code)
-    return wrap(model, tokenizer or found, source)
+    return _from_folder(source, DTYPES[dtype], source, trust_remote_code)
 
 
 def _from_folder(source: str, dtype: torch.dtype, shown: str, trust_remote_code: bool = False) -> tuple[nn.Module, Any]:
@@ -172,12 +183,12 @@ def _from_folder(source: str, dtype: torch.dtype, shown: str, trust_remote_code:
 
     options: dict[str, Any] = {"dtype": dtype, "trust_remote_code": trust_remote_code, "use_safetensors": True}
     try:
-        with _quiet():
+        with quiet():
             model = AutoModelForCausalLM.from_pretrained(source, **options)
     except Exception as error:
         raise BadInput(_explain(shown, error)) from error
     tokenizer = None
-    with _quiet(), contextlib.suppress(Exception):
+    with quiet(), contextlib.suppress(Exception):
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
     return model, tokenizer
 
@@ -205,7 +216,7 @@ def _one_line(error: Exception) -> str:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """No progress bars or notices of other libraries on our output."""
     from transformers.utils import logging as transformers_logging
 
