@@ -32,8 +32,8 @@ def load(model: Any, dtype: str = "float32", device: str = "auto", **options: An
     """A model ready to be traced, checked against its stock path.
 
     `model`: `smollm2`, a hub id, a local folder, a GGUF file, or a loaded Hugging Face model object, which is used as
-    it is and never changed. Options: `tokenizer`, `trust_remote_code`. Raises BadInput for what cannot be loaded, observed
-    or reproduced.
+    it is and never changed. Options: `tokenizer`, `trust_remote_code`. Raises BadInput for what cannot be loaded,
+    observed or reproduced.
     """
     return parity_check(_load(model, dtype, device, **options))
 
