@@ -175,7 +175,7 @@ def wrap(model: nn.Module, tokenizer: Any = None, source: str | None = None) -> 
         raise BadInput(
             f"The family '{family}' cannot be observed: its attention layers do not sit in one list of blocks."
         )
-    return Decoder(model, body, model.get_input_embeddings(), blocks, attention, source or name, tokenizer)  # type: ignore[operator]
+    return Decoder(model, body, model.get_input_embeddings(), blocks, attention, source or name, tokenizer=tokenizer)  # type: ignore[operator]
 
 
 def _blocks(body: nn.Module, attention: dict[int, nn.Module]) -> list[nn.Module]:
