@@ -37,12 +37,16 @@ def to_table(rows: Iterable[Row]) -> pl.DataFrame:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Write beside the target and rename, so that a reader or a killed process never sees half a file."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+            # A temporary file is private to its owner; results are as readable as any other file of the user's.
+            mask = os.umask(0)
+            os.umask(mask)
+            os.fchmod(file.fileno(), 0o666 & ~mask)
         os.replace(name, path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
@@ -57,7 +61,7 @@ def read_rows(folder: Path) -> pl.DataFrame:
     try:
         table = pl.read_parquet(path)
     except Exception as error:
-        raise BadInput(f"'{path}' is damaged and cannot be read; run the trace again.") from error
+        raise BadInput(f"'{path}' is damaged and cannot be read; delete that file and run the trace again.") from error
     missing = [name for name in SCHEMA if name not in table.columns]
     if missing:
         raise BadInput(f"'{path}' lacks the column '{missing[0]}'; it was not written by this version of wherefrom.")
