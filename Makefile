@@ -17,7 +17,7 @@ $(STAMP): requirements.txt pyproject.toml
 	touch $(STAMP)
 
 demo: setup
-	$(BIN)/wherefrom trace smollm2 --edit bos=mean --edit window=64 --edit rope=ntk:4 --out demo
+	$(BIN)/wherefrom trace smollm2 --length 256 --edit bos=mean --edit window=64 --edit rope=ntk:4 --out demo
 
 test: setup
 	$(BIN)/python -m pytest

@@ -7,6 +7,7 @@ from typing import Any
 import polars as pl
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 COLUMNS = {
@@ -27,9 +28,9 @@ def print_summary(rows: pl.DataFrame, manifest: dict[str, Any], console: Console
     console = console or Console()
     model = manifest["model"]
     console.print(
-        f"\n[bold]{model['name']}[/bold]: {model['layers']} layers, {model['heads']} heads; "
+        f"\n[bold]{escape(model['name'])}[/bold]: {model['layers']} layers, {model['heads']} heads; "
         f"{manifest['inputs']} inputs of {manifest['length']} tokens\n"
-        f"{manifest['origin']}, {manifest['seconds']:.0f} s; "
+        f"{escape(manifest['origin'])}, {manifest['seconds']:.0f} s; "
         f"parity with the stock model {manifest['parity'].get('max_abs', float('nan')):.1e}, "
         f"closure {manifest['closure_max_abs']:.1e} nats²",
         highlight=False,
@@ -64,7 +65,7 @@ def _print_table(
     for query_range in query_ranges:
         for index, edit in enumerate(edits):
             cells = [_cell(rows, metric, query_range, edit) for metric in columns]
-            table.add_row(query_range if index == 0 else "", edit, *cells)
+            table.add_row(query_range if index == 0 else "", escape(edit), *cells)
         table.add_section()
     console.print(table)
 
