@@ -69,8 +69,7 @@ def default_ranges(length: int) -> list[tuple[int, int]]:
     """Octaves from 32 (or a quarter of a short input) to the end, the first one beginning right behind an offset.
 
     Most of an early leak sits in the few keys right behind the first token. A range that starts at 32 never reaches
-    them
-    with offsets up to 24; one that starts at 25 reaches key 1.
+    them with offsets up to 24; one that starts at 25 reaches key 1.
     """
     octave = 32 if length >= 64 else max(2, length // 4)
     edges = [octave]

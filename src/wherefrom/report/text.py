@@ -15,8 +15,8 @@ COLUMNS = {
     "shape_leak": "shape",
     "level_leak": "level",
     "mask": "mask",
-    "first_token": "first token",
-    "learned_sink": "learned sink",
+    "first_token": "first",
+    "learned_sink": "sink",
     "rest": "rest",
     "residual_share": "residual",
 }
@@ -43,7 +43,7 @@ def print_summary(rows: pl.DataFrame, manifest: dict[str, Any], console: Console
     console.print("\n[bold]How attention depends on absolute position[/bold], 0.001 nats² (± standard error)")
     _print_table(leak, present, ["none", *manifest["edits"]], manifest["query_ranges"], console)
     console.print(
-        "attention = shape + level; level = mask + first token + rest.\n"
+        "attention = shape + level; level = mask + first (token) + rest.\n"
         "residual: the share that came through the residual stream, not the causal mask.",
         highlight=False,
     )
@@ -57,17 +57,15 @@ def print_summary(rows: pl.DataFrame, manifest: dict[str, Any], console: Console
 def _print_table(
     rows: pl.DataFrame, columns: dict[str, str], edits: list[str], query_ranges: list[str], console: Console
 ) -> None:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("queries")
-    table.add_column("edit", no_wrap=True)
-    for name in columns.values():
-        table.add_column(name, justify="right")
     for query_range in query_ranges:
-        for index, edit in enumerate(edits):
-            cells = [_cell(rows, metric, query_range, edit) for metric in columns]
-            table.add_row(query_range if index == 0 else "", escape(edit), *cells)
-        table.add_section()
-    console.print(table)
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+        table.add_column(f"queries {query_range}", no_wrap=True, min_width=14)
+        for name in columns.values():
+            table.add_column(name, justify="right", no_wrap=True)
+        for edit in edits:
+            table.add_row(escape(edit), *[_cell(rows, metric, query_range, edit) for metric in columns])
+        console.print(table)
+        console.print()
 
 
 def _print_sinks(rows: pl.DataFrame, console: Console) -> None:
@@ -90,5 +88,5 @@ def _cell(rows: pl.DataFrame, metric: str, query_range: str, edit: str) -> str:
     value, error, unit = found["value"][0], found["stderr"][0], found["unit"][0]
     if unit == "share":
         return f"{value:.0%}" + ("" if error is None else f"±{error:.0%}")
-    digits = 0 if abs(value) >= 0.01 else 1
+    digits = 0 if abs(value) >= 0.01 or (error or 0) >= 0.002 else 1
     return f"{value * 1000:.{digits}f}" + ("" if error is None else f"±{error * 1000:.{digits}f}")
