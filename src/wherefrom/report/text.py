@@ -40,7 +40,7 @@ def print_summary(rows: pl.DataFrame, manifest: dict[str, Any], console: Console
     overall = rows.filter(pl.col("layer").is_null() & pl.col("head").is_null() & pl.col("offset").is_null())
     leak = overall.filter(pl.col("analysis") == "leak")
     present = {metric: name for metric, name in COLUMNS.items() if metric in set(leak["metric"])}
-    console.print("\n[bold]How attention depends on absolute position[/bold], 0.001 nats² (± standard error)")
+    console.print("\n[bold]How attention depends on absolute position[/bold], 0.001 nats² (± standard error), by queries")
     _print_table(leak, present, ["none", *manifest["edits"]], manifest["query_ranges"], console)
     console.print(
         "attention = shape + level; level = mask + first (token) + rest.\n"
@@ -49,7 +49,7 @@ def print_summary(rows: pl.DataFrame, manifest: dict[str, Any], console: Console
     )
     removed = overall.filter(pl.col("analysis") == "removed")
     if len(removed):
-        console.print("\n[bold]Removed by each edit[/bold], 1 - edited / unedited (± standard error, paired)")
+        console.print("\n[bold]Removed by each edit[/bold], 1 - edited / unedited (± standard error, paired), by queries")
         _print_table(removed, REMOVED, manifest["edits"], manifest["query_ranges"], console)
     _print_sinks(rows, console)
 
@@ -59,7 +59,7 @@ def _print_table(
 ) -> None:
     for query_range in query_ranges:
         table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-        table.add_column(f"queries {query_range}", no_wrap=True, min_width=14)
+        table.add_column(query_range, no_wrap=True)
         for name in columns.values():
             table.add_column(name, justify="right", no_wrap=True)
         for edit in edits:
