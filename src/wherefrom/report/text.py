@@ -40,7 +40,9 @@ def print_summary(rows: pl.DataFrame, manifest: dict[str, Any], console: Console
     overall = rows.filter(pl.col("layer").is_null() & pl.col("head").is_null() & pl.col("offset").is_null())
     leak = overall.filter(pl.col("analysis") == "leak")
     present = {metric: name for metric, name in COLUMNS.items() if metric in set(leak["metric"])}
-    console.print("\n[bold]How attention depends on absolute position[/bold], 0.001 nats² (± standard error), by queries")
+    console.print(
+        "\n[bold]How attention depends on absolute position[/bold], 0.001 nats² (± standard error), by queries"
+    )
     _print_table(leak, present, ["none", *manifest["edits"]], manifest["query_ranges"], console)
     console.print(
         "attention = shape + level; level = mask + first (token) + rest.\n"
@@ -49,7 +51,9 @@ def print_summary(rows: pl.DataFrame, manifest: dict[str, Any], console: Console
     )
     removed = overall.filter(pl.col("analysis") == "removed")
     if len(removed):
-        console.print("\n[bold]Removed by each edit[/bold], 1 - edited / unedited (± standard error, paired), by queries")
+        console.print(
+            "\n[bold]Removed by each edit[/bold], 1 - edited / unedited (± standard error, paired), by queries"
+        )
         _print_table(removed, REMOVED, manifest["edits"], manifest["query_ranges"], console)
     _print_sinks(rows, console)
 
