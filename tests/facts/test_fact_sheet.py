@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 import transformers
 from rebuilding import worst
 from rotary_families import model_of
-from tiny import tiny
+from tiny import BASE, tiny
 
 import wherefrom as wf
 from wherefrom.capture.rotation import read_rotations
@@ -244,3 +245,41 @@ def test_the_table_is_tidy_and_the_values_are_plain() -> None:
     assert sinks["head"].to_list() == [0, 1, 2, 3]
     assert set(table.filter(table["fact"] == "pairing")["text"]) == {"half"}
     assert json.loads(json.dumps(facts.to_dict()))["layers"][0]["sinks"] == facts.to_dict()["layers"][0]["sinks"]
+
+
+def test_a_logit_temperature_that_grows_with_the_position_is_seen() -> None:
+    rope = {
+        "rope_type": "default", "rope_theta": 10000.0, "original_max_position_embeddings": 16384,
+        "llama_4_scaling_beta": 0.1,
+    }  # fmt: skip
+    config = transformers.Ministral3Config(**BASE, rope_parameters=rope)
+    grown = layers_of(transformers.AutoModelForCausalLM.from_config(config))
+    expected = 1 + 0.1 * math.log(1 + 131071 // 16384)
+    assert [layer["query_growth"] for layer in grown] == pytest.approx([expected] * 2, rel=1e-5)
+    assert [layer["query_growth"] for layer in layers_of(tiny("llama"))] == pytest.approx([1.0] * 2, rel=1e-5)
+
+
+def test_chunked_attention_is_no_window_and_its_size_is_read() -> None:
+    config = transformers.Llama4TextConfig(
+        **{**BASE, "num_hidden_layers": 4}, num_local_experts=2, moe_layers=[], attention_chunk_size=8,
+        attn_temperature_tuning=True, floor_scale=4096, attn_scale=0.1, intermediate_size_mlp=16,
+    )  # fmt: skip
+    facts = wf.facts(transformers.AutoModelForCausalLM.from_config(config)).to_dict()
+    assert [layer["mask"]["kind"] for layer in facts["layers"]] == ["other", "other", "other", "causal"]
+    assert [layer["rotary"]["pairing"] for layer in facts["layers"]] == ["interleaved"] * 3 + ["none"]
+    keys = {key["key"]: key["effect"] for key in facts["config_keys"]}
+    assert keys["attention_chunk_size"] == "yes"
+    assert keys["floor_scale"] == "yes", "it counts tokens, whatever the position ids: seen in a long run only"
+
+
+def test_a_family_that_does_not_run_on_probe_tokens_says_so() -> None:
+    model = tiny("llama")
+
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("no probe today")
+
+    model.model.layers[1].mlp.forward = broken
+    facts = wf.facts(model).to_dict()
+    assert facts["model"]["observable"] is False
+    assert "no probe today" in facts["warnings"][0]
+    assert facts["layers"][0]["rotary"] is None

@@ -12,19 +12,21 @@ from typing import Any
 
 from torch import nn
 
-from wherefrom.analyses.facts import ModelFacts
+from wherefrom.analyses.fact_types import ModelFacts
 from wherefrom.analyses.small_copy import observe, same, shrunk, text_part
 from wherefrom.errors import WherefromError
 from wherefrom.models.hf import Decoder
 from wherefrom.suggest import suggestion
 
 ABOUT_POSITION = re.compile(
-    r"rope|rotary|window|alibi|position|layer_types|softcap|query_pre_attn|temperature_tuning|floor_scale|attn_scale"
-    r"|chunk|relative_attention|mscale|yarn"
+    r"rope|rotary|window|alibi|position|layer_types|attn_logit_softcap|query_pre_attn|temperature|floor_scale"
+    r"|attn_scale|attention_chunk|relative_attention|mscale|yarn"
 )
-NOT_ABOUT = re.compile(
-    r"^(architectures|model_type|torch_dtype|dtype|mamba|ssm|conv).*|chunk_size_(feed_forward|lm_head)"
-)
+NOT_ABOUT = re.compile(r"^(mlp_layer_types|mamba|ssm|conv|temperature$)")
+COUNTED = re.compile(r"temperature|floor_scale|attn_scale")
+"""Keys that may act by the number of tokens, not by position ids: watched in a run of LONG tokens in a row too."""
+LONG = 10_000
+"""Behind 8192, the least number of tokens at which such temperatures start in published models."""
 BY_LAYER = re.compile(r"layer|pattern|interval|use_sliding")
 """Keys whose effect may fall on late layers only: watched in a copy of full depth."""
 LENGTH_KEY = "max_position_embeddings"
@@ -37,8 +39,8 @@ def examine(decoder: Decoder, facts: ModelFacts) -> None:
     `effect` is `yes`, `no`, or `only checked` (every other value that was tried is refused, so it is read at least).
     """
     raw = text_part(raw_config(decoder))
-    examiner = _Examiner(decoder, facts, raw)
     try:
+        examiner = _Examiner(decoder, facts, raw)
         examiner.base(deep=False)
         examiner.base(deep=True)
     except Exception as error:  # whatever a family's code says to a config of ours
@@ -89,21 +91,23 @@ class _Examiner:
         self.config, self.raw = decoder.config, raw
         owner = decoder.model if decoder.config is decoder.model.config else decoder.body
         self.kind: type[nn.Module] = type(owner)
-        self.positions = min((table.positions for table in facts.position_tables), default=None)
+        ends = [table.positions for table in facts.position_tables]
+        ends += [layer.precision.limit for layer in facts.layers if layer.precision and layer.precision.limit]
+        self.positions = min(ends, default=None)
         self.depth = {True: int(decoder.config.num_hidden_layers), False: _shallow(facts)}
-        self.bases: dict[bool, list[Any]] = {}
+        self.bases: dict[tuple[bool, bool], list[Any]] = {}
 
-    def base(self, deep: bool) -> list[Any]:
+    def base(self, deep: bool, counted: bool = False) -> list[Any]:
         """What the unchanged config shows."""
-        if deep not in self.bases:
-            self.bases[deep] = self.watch(self.raw, deep)
-        return self.bases[deep]
+        if (deep, counted) not in self.bases:
+            self.bases[deep, counted] = self.watch(self.raw, deep, counted)
+        return self.bases[deep, counted]
 
-    def watch(self, raw: dict[str, Any], deep: bool) -> list[Any]:
+    def watch(self, raw: dict[str, Any], deep: bool, counted: bool = False) -> list[Any]:
         small = shrunk(raw, self.config, self.depth[deep])
         config = type(self.config).from_dict(small)
         config._experts_implementation = "eager"
-        return observe(lambda c: self.kind(c), config, self.positions)
+        return observe(lambda c: self.kind(c), config, self.positions, LONG if counted else None)
 
     def record(self, path: Path_, value: Any) -> dict[str, Any]:
         effect = self.effect(path, value, self.raw, deep=bool(BY_LAYER.search(path[0])))
@@ -113,12 +117,13 @@ class _Examiner:
         return record
 
     def effect(self, path: Path_, value: Any, raw: dict[str, Any], deep: bool) -> str:
-        base = self.base(deep) if raw is self.raw else self.watch(raw, deep)
+        counted = bool(COUNTED.search(path[-1]))
+        base = self.base(deep, counted) if raw is self.raw else self.watch(raw, deep, counted)
         accepted = 0
         for other in _alternatives(value):
             changed = _with(raw, path, other)
             try:
-                if not same(self.watch(changed, deep), base):
+                if not same(self.watch(changed, deep, counted), base):
                     return "yes"
                 accepted += other is not _GONE  # without the key its default may say the same
             except WherefromError:

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from wherefrom.analyses.rotary_summary import RotarySummary, summarise
+from wherefrom.analyses.fact_types import LayerFacts, LengthFacts, ModelFacts, TableFacts
+from wherefrom.analyses.rotary_summary import summarise
 from wherefrom.capture.bias_reading import BiasFacts, attention_modules, read_bias
 from wherefrom.capture.layer_probe import LayerProbe, capture_layers, table_modules
-from wherefrom.capture.mask_reading import MaskFacts, read_mask
+from wherefrom.capture.mask_reading import read_mask
 from wherefrom.capture.precision import AnglePrecision, read_precision
 from wherefrom.capture.rotary_state import depends_on_length, rope_types
 from wherefrom.capture.rotation import LayerRotation, read_layer, read_rotations
-from wherefrom.errors import BadInput
+from wherefrom.errors import BadInput, Unobservable
 from wherefrom.models.hf import Decoder
 
+FAR = (1 << 17) - 1
+"""A position far behind the lengths that models are trained on."""
 PLAIN = {
     "attention_dropout", "cache", "cache_position", "dropout", "is_causal", "layer_idx", "output_attentions",
     "past_key_values", "position_embeddings", "position_ids", "s_aux", "scaling", "sliding_window", "softcap",
@@ -27,94 +29,13 @@ PLAIN = {
 """Keywords of an attention call that have a line of their own, or do nothing in a whole-sequence pass."""
 
 
-@dataclass(frozen=True)
-class LayerFacts:
-    """What one attention layer does with position."""
-
-    layer: int
-    module: str
-    """Class of the attention module."""
-    query_heads: int | None
-    kv_heads: int | None
-    head_dim: int | None
-    """Size of the query and key vectors of the dot product."""
-    value_dim: int | None
-    scale: float | None
-    """Factor on the dot product."""
-    softcap: float | None
-    """Nats; None: no soft-cap."""
-    mask: MaskFacts | None
-    rotary: RotarySummary | None
-    """None where it could not be read; `unread` says why."""
-    precision: AnglePrecision | None
-    sinks: tuple[float, ...] | None
-    """Learned sink logits per query head, nats; None: the layer has none."""
-    bias: BiasFacts | None
-    """Linear bias on logits; None: none."""
-    other: tuple[str, ...] = ()
-    """Further keywords that the layer hands to its attention function and that change its result."""
-    unread: tuple[str, ...] = ()
-    """What could not be read, and why."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values, as `--json` prints them."""
-        found = asdict(self)
-        if self.sinks is not None:
-            found["sinks"] = list(self.sinks)
-        return found
-
-
-@dataclass(frozen=True)
-class TableFacts:
-    """A learned (or stored) position table."""
-
-    name: str
-    """Where the module sits."""
-    rows: int
-    """Rows of the table."""
-    positions: int
-    """Positions it can serve."""
-
-
-@dataclass(frozen=True)
-class LengthFacts:
-    """What a rotary table that depends on the input length does at one length."""
-
-    length: int
-    """Tokens of the input."""
-    layer: int
-    """The layer that was read."""
-    base: float | None
-    first_frequency: float | None
-    longest_wavelength: float | None
-    attention_scaling: float
-
-
-@dataclass
-class ModelFacts:
-    """The fact sheet."""
-
-    model: dict[str, Any]
-    """Source, class, family, layers, dtype."""
-    layers: list[LayerFacts]
-    position_tables: list[TableFacts] = field(default_factory=list)
-    length_dependent: list[str] = field(default_factory=list)
-    """Schedules whose rotary table depends on the length of the input."""
-    lengths: list[LengthFacts] = field(default_factory=list)
-    tied_embeddings: bool | None = None
-    config_keys: list[dict[str, Any]] = field(default_factory=list)
-    """Config keys about position and whether they had an effect; filled by `config_keys.examine`."""
-    config_note: str = ""
-    """Why the config keys were not examined, if they were not."""
-    warnings: list[str] = field(default_factory=list)
-
-
 def read_facts(decoder: Decoder) -> ModelFacts:
     """The facts of a model that can be observed. Costs a few passes over three tokens; the model is not changed."""
     positions = [0, 1, 2]
     probes = capture_layers(decoder, positions)
     shared: dict[Any, Any] = {}
-    layers = [_layer(decoder, probe, positions, shared) for probe in probes.values()]
+    growth = query_growth(decoder)
+    layers = [_layer(decoder, probe, positions, shared, growth.get(layer)) for layer, probe in probes.items()]
     found = ModelFacts(
         _head(decoder.model, decoder.source, decoder.name) | {"layers": len(decoder.blocks), "observable": True},
         layers,
@@ -136,28 +57,32 @@ def read_opaque_facts(model: nn.Module, source: str, name: str, reason: str) -> 
     finder: Any = getattr(model, "get_decoder", None)
     body = finder() if finder is not None else None
     modules = attention_modules(body if isinstance(body, nn.Module) else model)
-    unread = ("mask, scale, soft-cap, sinks and rotation, for that reason.",)
+    unread = ["mask, scale, soft-cap, sinks and rotation, for that reason."]
     layers = []
-    for layer, (module, bias) in enumerate(zip(modules, read_bias(model, modules), strict=False)):
+    biases: list[BiasFacts | None] = [None] * len(modules)
+    try:
+        biases = read_bias(model, modules)
+    except Unobservable as error:
+        unread.append(f"bias: {error}")
+    for layer, (module, bias) in enumerate(zip(modules, biases, strict=False)):
         sizes = [_number(module, names) for names in HEAD_ATTRIBUTES]
+        unknown: dict[str, Any] = dict.fromkeys(("scale", "softcap", "mask", "rotary", "precision", "sinks"))
+        heads: dict[str, Any] = {
+            "query_heads": sizes[0],
+            "kv_heads": sizes[1] or sizes[0],
+            "head_dim": sizes[2],
+            "value_dim": sizes[2],
+        }
         layers.append(
             LayerFacts(
                 layer,
                 type(module).__name__,
-                sizes[0],
-                sizes[1] or sizes[0],
-                sizes[2],
-                sizes[2],
-                None,
-                None,
-                None,
-                None,
-                None,
-                None,
-                bias,
-                (),
-                unread,
-            )  # fmt: skip
+                **heads,
+                **unknown,
+                bias=bias,
+                query_growth=None,
+                unread=tuple(unread),
+            )
         )
     head = _head(model, source, name) | {"layers": len(layers), "observable": False}
     return ModelFacts(
@@ -177,7 +102,23 @@ def _number(module: nn.Module, names: Sequence[str]) -> int | None:
     return next((int(getattr(module, name)) for name in names if isinstance(getattr(module, name, None), int)), None)
 
 
-def _layer(decoder: Decoder, probe: LayerProbe, positions: list[int], shared: dict[Any, Any]) -> LayerFacts:
+def query_growth(decoder: Decoder) -> dict[int, float]:
+    """Length of a query at position FAR over its length at 0, by layer; empty where positions end before FAR."""
+    found = {}
+    try:
+        for layer, probe in capture_layers(decoder, [0, 1, FAR]).items():
+            generator = torch.Generator().manual_seed(2)
+            hidden = torch.randn(4, probe.hidden_size, generator=generator, dtype=torch.float64)
+            query = probe.ask(hidden.to(probe.seen.query.device)).query.double()
+            found[layer] = float((query[:, :, 2].norm(dim=-1) / query[:, :, 0].norm(dim=-1)).mean())
+    except (RuntimeError, TypeError, AttributeError, ValueError, IndexError, NotImplementedError):
+        return {}  # a position table that ends earlier, or code that does not run on probe vectors
+    return found
+
+
+def _layer(
+    decoder: Decoder, probe: LayerProbe, positions: list[int], shared: dict[Any, Any], growth: float | None
+) -> LayerFacts:
     seen, settings, unread = probe.seen, probe.seen.settings, []
     # Layers are handed the same tables and the same mask, as objects: what was read of one is kept for the next.
     table = ("table", *(id(call) for call in probe.table_calls))
@@ -207,6 +148,7 @@ def _layer(decoder: Decoder, probe: LayerProbe, positions: list[int], shared: di
         precision,
         None if sinks is None else tuple(float(value) for value in sinks.detach().reshape(-1)),
         None,
+        growth,
         tuple(sorted(name for name, value in settings.items() if value is not None and name not in PLAIN)),
         tuple(unread),
     )
@@ -227,7 +169,10 @@ def _lengths(decoder: Decoder) -> list[LengthFacts]:
     found: list[LengthFacts] = []
     last: dict[int, LayerRotation] = {}
     for length in wanted:
-        rotations = read_rotations(decoder, length)
+        try:
+            rotations = read_rotations(decoder, length)
+        except BadInput:
+            continue  # the layer's own line says why it cannot be read
         for layer in _different(rotations):
             rotation = rotations[layer]
             before = last.get(layer)

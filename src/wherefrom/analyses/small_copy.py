@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from wherefrom.capture.layer_probe import capture_layers
-from wherefrom.capture.mask_reading import read_mask
+from wherefrom.capture.mask_reading import visible_rows
 from wherefrom.models.hf import wrap
 from wherefrom.models.loading import quiet
 
@@ -67,10 +67,13 @@ def shrunk(raw: dict[str, Any], config: Any, layers: int) -> dict[str, Any]:
     return small
 
 
-def observe(build: Callable[[Any], nn.Module], config: Any, learned_positions: int | None) -> list[Any]:
+def observe(
+    build: Callable[[Any], nn.Module], config: Any, positions: int | None, contiguous: int | None = None
+) -> list[Any]:
     """Everything about position that a model of `config` shows: q, k, masks and settings of each attention call.
 
-    Raises what building or running it raises.
+    `positions`: how many the model can serve, if they end. `contiguous`: also run that many tokens in a row, for code
+    that counts tokens instead of reading position ids. Raises what building or running it raises.
     """
     found: list[Any] = []
     devices: list[int] = []
@@ -78,14 +81,16 @@ def observe(build: Callable[[Any], nn.Module], config: Any, learned_positions: i
         torch.manual_seed(0)
         model = build(config).float().eval()
     decoder = wrap(model)
-    for length in LENGTHS:
-        last = length - 1 if learned_positions is None else min(length, learned_positions) - 1
+    runs = [[0, 1, max(length if positions is None else min(length, positions), 3) - 1] for length in LENGTHS]
+    if contiguous is not None:
+        runs.append(list(range(contiguous)))
+    for where in runs:
         with quiet():
-            probes = capture_layers(decoder, [0, 1, max(last, 2)])
+            probes = capture_layers(decoder, where)
         for layer, probe in probes.items():
             settings = {k: v for k, v in probe.seen.settings.items() if isinstance(v, int | float | Tensor)}
-            mask = read_mask(probe) if length == LENGTHS[0] else None
-            found.append((layer, probe.seen.query, probe.seen.key, settings, mask))
+            rows = visible_rows(probe) if where is runs[0] else None
+            found.append((layer, probe.seen.query, probe.seen.key, settings, rows))
     return found
 
 

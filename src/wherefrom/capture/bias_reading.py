@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from wherefrom.encodings.alibi import alibi_slopes
+from wherefrom.errors import Unobservable
 
 RULES = ("geometric", "interleaved", "published")
 LENGTH = 8
@@ -65,7 +66,10 @@ def _contains(outer: nn.Module, inner: nn.Module) -> bool:
 
 
 def read_bias(model: nn.Module, modules: list[nn.Module]) -> list[BiasFacts | None]:
-    """The bias of each attention module of `model`, None where there is none. The model is not changed."""
+    """The bias of each attention module of `model`, None where there is none. The model is not changed.
+
+    Raises Unobservable for a model that does not run that way.
+    """
     calls: dict[int, tuple[tuple[Any, ...], dict[str, Any]]] = {}
 
     def entering(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -78,8 +82,11 @@ def read_bias(model: nn.Module, modules: list[nn.Module]) -> list[BiasFacts | No
             module.training = False
         device = next(model.parameters()).device
         with torch.no_grad():
-            model(torch.zeros(1, LENGTH, dtype=torch.long, device=device), use_cache=False)
+            model(torch.full((1, LENGTH), 3, dtype=torch.long, device=device), use_cache=False)
             return [_bias(module, *calls[id(module)]) for module in modules if id(module) in calls]
+    except (RuntimeError, TypeError, AttributeError, ValueError, IndexError, NotImplementedError) as error:
+        text = " ".join(str(error).split())[:160].rstrip(".")
+        raise Unobservable(f"Its attention does not run on probe tokens ({text}).") from error
     finally:
         for handle in handles:
             handle.remove()

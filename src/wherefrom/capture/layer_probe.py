@@ -7,7 +7,6 @@ the checkpoint can blur it.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -18,6 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from wherefrom.capture.rotary_state import fresh_rotary_state
+from wherefrom.capture.stand_in import stand_in
+from wherefrom.errors import Unobservable
 from wherefrom.models.hf import Decoder
 
 NAME = "wherefrom-probe"
@@ -173,7 +174,7 @@ class LayerProbe:
         """The layer's code with random projections, built once."""
         if not hasattr(self, "_stand_in"):
             width = 2 * max(self.seen.query.shape[-1], self.seen.key.shape[-1])
-            self._stand_in = _stand_in(self.module, width, self.seen.query.device)
+            self._stand_in = stand_in(self.module, width, self.seen.query.device)
         return self._stand_in
 
     def _identity(self) -> dict[int, Tensor]:
@@ -208,55 +209,11 @@ def _batched(value: Any, batch: int) -> Any:
     return _map(value, lambda t: t.expand(batch, *t.shape[1:]) if t.ndim > 1 and t.shape[0] == 1 else t)
 
 
-class _Projection(nn.Module):
-    """A random linear map that reads the first `width` inputs only: cheap, well conditioned and without a bias."""
-
-    def __init__(self, inputs: int, outputs: int, width: int, generator: torch.Generator, device: torch.device) -> None:
-        super().__init__()
-        self.width = min(inputs, width)
-        drawn = torch.randn(self.width, outputs, generator=generator, dtype=torch.float64)
-        self.map = drawn.to(device) / self.width**0.5
-
-    def forward(self, x: Tensor) -> Tensor:
-        if (
-            x.ndim == 3 and x.shape[1] > 1 and x.stride(1) == 0
-        ):  # the same vector at every position: one product serves all
-            return self(x[:, :1]).expand(-1, x.shape[1], -1)
-        return x[..., : self.width] @ self.map
-
-
-def _stand_in(module: nn.Module, width: int, device: torch.device) -> nn.Module:
-    """A copy that shares no parameter that it may change: projections random, norms left out, the rest in float64."""
-    shared: dict[int, Any] = {id(parameter): parameter for parameter in module.parameters()}
-    twin = copy.deepcopy(module, shared)  # the memo keeps the weights from being copied
-    generator = torch.Generator().manual_seed(0)
-    for name, child in list(twin.named_modules()):
-        parent = twin.get_submodule(name.rpartition(".")[0]) if name else None
-        if parent is None:
-            continue
-        leaf = name.rpartition(".")[2]
-        weight = getattr(child, "weight", None)
-        if "Norm" in type(child).__name__:
-            # Before the rotation a norm only rescales; behind it, it would hide the rotation.
-            setattr(parent, leaf, nn.Identity())
-        elif isinstance(weight, Tensor) and weight.ndim == 2:
-            outputs, inputs = weight.shape if isinstance(child, nn.Linear) else weight.shape[::-1]
-            setattr(parent, leaf, _Projection(inputs, outputs, width, generator, device))
-    for owner in twin.modules():
-        for name, parameter in list(owner._parameters.items()):
-            if parameter is not None:
-                owner._parameters[name] = nn.Parameter(parameter.detach().double(), requires_grad=False)
-        for name, buffer in list(owner._buffers.items()):
-            if buffer is not None and buffer.is_floating_point():
-                owner._buffers[name] = buffer.double()
-    return twin.eval()
-
-
 def capture_layers(decoder: Decoder, positions: list[int]) -> dict[int, LayerProbe]:
     """Run the model on a few tokens at `positions` and keep how every attention layer was called.
 
     The model is bit-identical afterwards. `positions` start at 0; their largest decides what a table that depends on
-    the input length does.
+    the input length does. Raises Unobservable, with the reason, for a model that does not run that way.
     """
     layers = {id(module): layer for layer, module in decoder.attention.items()}
     calls: dict[int, tuple[tuple[Any, ...], dict[str, Any]]] = {}
@@ -287,6 +244,11 @@ def capture_layers(decoder: Decoder, positions: list[int]) -> dict[int, LayerPro
     try:
         with fresh_rotary_state(decoder), _recording(decoder.model) as record:
             decoder.body(ids, **arguments)
+    except (RuntimeError, TypeError, AttributeError, ValueError, IndexError, NotImplementedError) as error:
+        text = " ".join(str(error).split())[:160].rstrip(".")
+        raise Unobservable(
+            f"The family '{decoder.family}' does not run on probe tokens ({text}); its layers cannot be read."
+        ) from error
     finally:
         for handle in handles:
             handle.remove()

@@ -28,6 +28,21 @@ class MaskFacts:
     """What stands in the way, for `other`."""
 
 
+def visible_rows(probe: LayerProbe) -> list[tuple[int, int, int]]:
+    """(query, number of visible keys, first visible key) on rows near and far; empty where no rule is handed over."""
+    if not isinstance(probe.seen.mask, MaskIndex):
+        return []
+    zero, keys = torch.zeros((), dtype=torch.long), torch.arange(FAR)
+    found: list[tuple[int, int, int]] = []
+    for query in (1, 7, 100, 1_000, 10_000, FAR - 1):
+        try:
+            row = torch.as_tensor(probe.seen.mask.function(zero, zero, torch.as_tensor(query), keys)).expand(FAR)
+        except (IndexError, RuntimeError, ValueError):
+            return found
+        found.append((query, int(row.sum()), int(row.to(torch.uint8).argmax())))
+    return found
+
+
 def read_mask(probe: LayerProbe) -> MaskFacts:
     """The mask of a captured layer: counted on rows far behind, then checked at the edges of the window."""
     stated = probe.seen.settings.get("sliding_window")

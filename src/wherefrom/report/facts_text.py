@@ -89,6 +89,8 @@ def lines_of(layer: dict[str, Any]) -> dict[str, str]:
         lines["sinks"] = f"one learned sink logit per query head{spread}"
     if layer["bias"] is not None:
         lines["bias"] = _bias(layer["bias"])
+    if layer["query_growth"] is not None and abs(layer["query_growth"] - 1) > 1e-4:
+        lines["temperature"] = f"queries are {layer['query_growth']:.4g} times longer at position 131,071 than at 0"
     if layer["other"]:
         lines["also"] = "hands " + ", ".join(layer["other"]) + " to its attention function"
     return lines

@@ -11,7 +11,8 @@ import polars as pl
 from torch import nn
 
 from wherefrom.analyses.config_keys import examine
-from wherefrom.analyses.facts import ModelFacts, read_facts, read_opaque_facts
+from wherefrom.analyses.fact_types import ModelFacts
+from wherefrom.analyses.facts import read_facts, read_opaque_facts
 from wherefrom.errors import Unobservable
 from wherefrom.models.hf import Decoder, wrap
 from wherefrom.models.loading import load_bare
@@ -28,7 +29,7 @@ SCHEMA = {
 UNITS = {
     "scale": "1", "softcap": "nats", "window": "keys", "base": "1", "first_frequency": "radians/token",
     "shortest_wavelength": "tokens", "longest_wavelength": "tokens", "sink": "nats", "slope": "nats/token",
-    "error": "radians", "positions": "tokens", "length": "tokens",
+    "error": "radians", "positions": "tokens", "length": "tokens", "query_growth": "1",
 }  # fmt: skip
 
 
@@ -107,14 +108,21 @@ def facts(model: Any, dtype: str = "float32", device: str = "auto", trust_remote
     try:
         decoder = wrap(bare, tokenizer, source)
     except Unobservable as error:
-        found = read_opaque_facts(bare, source, name, str(error))
-        found.config_note = "The config keys were not examined: that needs a model that can be observed."
-        return Facts(found)
+        return _opaque(bare, source, name, str(error))
     decoder.name = name
     return _of(decoder)
 
 
 def _of(decoder: Decoder) -> Facts:
-    found = read_facts(decoder)
+    try:
+        found = read_facts(decoder)
+    except Unobservable as error:
+        return _opaque(decoder.model, decoder.source, decoder.name, str(error))
     examine(decoder, found)
+    return Facts(found)
+
+
+def _opaque(model: nn.Module, source: str, name: str, reason: str) -> Facts:
+    found = read_opaque_facts(model, source, name, reason)
+    found.config_note = "The config keys were not examined: that needs a model that can be observed."
     return Facts(found)
