@@ -98,6 +98,17 @@ def test_two_bases_in_conflict_warn(tmp_path: Path) -> None:
     assert any("rope_theta = 10000.0" in warning and "500000.0" in warning for warning in facts["warnings"])
 
 
+def test_a_base_that_is_lost_to_a_second_scaling_block_warns(tmp_path: Path) -> None:
+    """transformers 5 replaces `rope_parameters` by an old `rope_scaling`, and the base in it is gone."""
+    rope = {"rope_type": "default", "rope_theta": 500000.0}
+    facts = wf.facts(
+        saved_with(tmp_path, rope_parameters=rope, rope_scaling={"type": "linear", "factor": 2.0})
+    ).to_dict()
+    assert facts["layers"][0]["rotary"]["base"] == pytest.approx(10000.0, rel=1e-6)
+    assert facts["layers"][0]["rotary"]["first_frequency"] == pytest.approx(0.5, rel=1e-6)
+    assert any("500000, which is not read; the model uses 10000" in warning for warning in facts["warnings"])
+
+
 def test_a_partial_factor_that_llama_ignores_is_marked_and_one_that_phi_reads_is_not() -> None:
     for family, effect, dims in (("llama", "no", 16), ("phi", "yes", 8)):
         rope = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}

@@ -49,7 +49,7 @@ def examine(decoder: Decoder, facts: ModelFacts) -> None:
         return
     for path, value in _keys(raw):
         facts.config_keys.append(examiner.record(path, value))
-    facts.warnings += _conflicts(facts.config_keys)
+    facts.warnings += _conflicts(facts.config_keys) or _unused_bases(facts)
 
 
 def raw_config(decoder: Decoder) -> dict[str, Any]:
@@ -216,4 +216,17 @@ def _conflicts(records: list[dict[str, Any]]) -> list[str]:
                     f"The config says {record['key']} = {record['value']} and {other['key']} = {other['value']}; "
                     f"the model uses {other['key']}."
                 )
+    return found
+
+
+def _unused_bases(facts: ModelFacts) -> list[str]:
+    """A base in the config that is not read and that no layer has: the model runs on another one."""
+    bases = sorted({round(layer.rotary.base, 1) for layer in facts.layers if layer.rotary and layer.rotary.base})
+    found = []
+    for record in facts.config_keys:
+        if record["effect"] == "no" and record["key"].endswith("rope_theta") and bases:
+            value = float(record["value"])
+            if all(abs(base - value) > 1e-3 * value for base in bases):
+                used = " and ".join(f"{base:g}" for base in bases)
+                found.append(f"The config says {record['key']} = {value:g}, which is not read; the model uses {used}.")
     return found
