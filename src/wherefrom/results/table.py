@@ -25,6 +25,7 @@ SCHEMA: dict[str, type[pl.DataType]] = {
     "offset": pl.Int64,
     "query_range": pl.String,
     "token": pl.Int64,
+    "band": pl.Int64,
 }
 assert tuple(SCHEMA) == ROW_COLUMNS
 
@@ -32,6 +33,11 @@ assert tuple(SCHEMA) == ROW_COLUMNS
 def to_table(rows: Iterable[Row]) -> pl.DataFrame:
     """One tidy row per measurement; None is null."""
     return pl.DataFrame([astuple(row) for row in rows], schema=SCHEMA, orient="row")
+
+
+def with_later_columns(table: pl.DataFrame) -> pl.DataFrame:
+    """A table of a run made before a column existed, with that column empty."""
+    return table if "band" in table.columns else table.with_columns(pl.lit(None, pl.Int64).alias("band"))
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -57,6 +63,7 @@ def read_rows(folder: Path) -> pl.DataFrame:
         table = pl.read_parquet(path)
     except Exception as error:
         raise BadInput(f"'{path}' is damaged and cannot be read; run the trace again.") from error
+    table = with_later_columns(table)
     missing = [name for name in SCHEMA if name not in table.columns]
     if missing:
         raise BadInput(f"'{path}' lacks the column '{missing[0]}'; it was not written by this version of wherefrom.")
