@@ -94,7 +94,7 @@ def check_closure(the_pass: SplitPass, sums: SplitSums, inputs: RunInputs) -> Cl
         watch = stack.enter_context(watched_rotation(the_pass.decoder, RotaryWatch()))
         stack.enter_context(_inputs_of_attention(the_pass.decoder.attention, hidden, replace=False))
         run(the_pass.decoder, one, observe, the_pass.edits)
-    if watch.tables:
+    if set(the_pass.decoder.attention) - set(the_pass.reading.unread) and watch.tables:
         _check_rotation(the_pass, one, earnest, turns, hidden, found)
     return found
 

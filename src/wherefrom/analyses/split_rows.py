@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,13 +24,19 @@ class _Writer:
         self.inputs, self.edit = inputs, edit
         self.rows: list[Row] = []
 
-    def __call__(self, analysis: str, metric: str, unit: str, replicates: Tensor, **where: Any) -> None:
-        """One row from (1 + groups,) replicates."""
-        value = float(replicates[0])
-        error = float(standard_error(replicates[1:])) if len(replicates) > 2 else math.nan
-        if math.isfinite(value):
-            known = error if math.isfinite(error) else None
-            self.rows.append(Row(analysis, metric, value, unit, self.inputs, known, self.edit, **where))
+    def __call__(self, analysis: str, metric: str, unit: str, replicates: Tensor, *axes: str, **where: Any) -> None:
+        """One row per entry of replicates (1 + groups, ...); `axes` name the columns of the axes behind the first."""
+        values = replicates[0].reshape(-1).tolist()
+        if len(replicates) > 2:
+            errors = standard_error(replicates[1:]).reshape(-1).tolist()
+        else:
+            errors = [math.nan] * len(values)
+        places = itertools.product(*(range(size) for size in replicates.shape[1:]))
+        for value, error, place in zip(values, errors, places, strict=True):
+            if math.isfinite(value):
+                known = error if math.isfinite(error) else None
+                at = {**where, **dict(zip(axes, place, strict=True))}
+                self.rows.append(Row(analysis, metric, value, unit, self.inputs, known, self.edit, **at))
 
 
 def split_rows(
@@ -46,10 +53,8 @@ def split_rows(
     metrics = {**dict.fromkeys((*SHARES, *MEANS), "share"), "logit_variance": "nats2"}
     for metric, unit in metrics.items():
         for layer, found in layers.items():
-            values = found.heads[metric]
-            for head in range(values.shape[1]):
-                write("split", metric, unit, values[:, head], layer=layer, head=head, **where)
-            write("split", metric, unit, values.nanmean(1), layer=layer, **where)
+            write("split", metric, unit, found.heads[metric], "head", layer=layer, **where)
+            write("split", metric, unit, found.heads[metric].nanmean(1), layer=layer, **where)
         everywhere = torch.stack([found.heads[metric].nanmean(1) for found in layers.values()])
         write("split", metric, unit, everywhere.nanmean(0), **where)
     _class_rows(write, layers, where)
@@ -57,9 +62,8 @@ def split_rows(
         for offset in offsets:
             column = offset - found.low
             if 0 <= column < found.profile.shape[2]:
-                for head in range(found.profile.shape[1]):
-                    curve = found.profile[:, head, column]
-                    write("split", "toeplitz_profile", "nats", curve, layer=layer, head=head, offset=offset, **where)
+                curve = found.profile[:, :, column]
+                write("split", "toeplitz_profile", "nats", curve, "head", layer=layer, offset=offset, **where)
         _band_rows(write, layer, found, where)
     return write.rows
 
@@ -84,17 +88,13 @@ def _band_rows(write: _Writer, layer: int, found: LayerSplit, where: dict[str, A
     curves |= {"band_amplitude": ("nats", found.bands["amplitude"]), "band_norm": ("nats", found.bands["norm"])}
     curves["band_phase"] = ("radians", _unwrapped(found.bands["phase"]))
     for metric, (unit, values) in curves.items():
-        for band in range(values.shape[2]):
-            for head in range(values.shape[1]):
-                write("bands", metric, unit, values[:, head, band], layer=layer, head=head, band=band, **where)
-            if unit == "share":
-                write("bands", metric, unit, values[..., band].nanmean(1), layer=layer, band=band, **where)
-    for band, frequency in enumerate(found.frequencies):
-        write("bands", "band_frequency", "radians/token", frequency.view(1), layer=layer, band=band, **where)
+        write("bands", metric, unit, values, "head", "band", layer=layer, **where)
+        if unit == "share":
+            write("bands", metric, unit, values.nanmean(1), "band", layer=layer, **where)
+    write("bands", "band_frequency", "radians/token", found.frequencies[None], "band", layer=layer, **where)
     if found.frequencies.numel() == 0 or any(bool((v[0] != 0).any()) for v in found.unturned.values()):
         for part, values in found.unturned.items():
-            for head in range(values.shape[1]):
-                write("bands", f"unturned_{part}_share", "share", values[:, head], layer=layer, head=head, **where)
+            write("bands", f"unturned_{part}_share", "share", values, "head", layer=layer, **where)
     _strongest(write, layer, found, where)
 
 

@@ -26,9 +26,9 @@ class PositionSums:
     """Sums of one jackknife group, per depth k (the stream entering block k; the last: leaving the last block).
 
     `stream` (position dim): the stream summed over inputs. `square`, `centred_square` (): sum over inputs of the mean
-    over positions of its squared norm, as it is and with the input's own mean over positions taken away. For the probe,
-    over all inputs and positions: `moment` (feature feature), `feature` (feature,), `cross` (feature,) with the
-    position.
+    over positions of its squared norm, as it is and with the input's own mean over positions taken away. `direction`,
+    `centred_direction`: the same of the stream scaled to length 1. For the probe, over all inputs and positions:
+    `moment` (feature feature), `feature` (feature,), `cross` (feature,) with the position.
     """
 
     plan: RowPlan
@@ -40,12 +40,15 @@ class PositionSums:
         stream = widen(hidden[:, self.plan.slice()])
         exact = stream.double()
         centred = exact - exact.mean(1, keepdim=True)
+        direction = torch.nn.functional.normalize(exact, dim=-1)
         features = projected(exact).flatten(0, 1)
         position = torch.tensor(list(self.plan.positions), dtype=torch.float64, device=hidden.device)
         values = {
             "stream": stream.sum(0),
             "square": exact.square().sum(-1).mean(-1).sum(),
             "centred_square": centred.square().sum(-1).mean(-1).sum(),
+            "direction": direction.sum(0).to(stream.dtype),
+            "centred_direction": (direction - direction.mean(1, keepdim=True)).square().sum(-1).mean(-1).sum(),
             "moment": features.T @ features,
             "feature": features.sum(0),
             "cross": features.T @ position.repeat(len(stream)),

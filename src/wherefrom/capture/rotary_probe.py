@@ -47,7 +47,12 @@ class RotaryWatch:
 
     def hook(self, module: nn.Module, _: Any, output: Any) -> Any:
         """Forward hook of a rotary module."""
-        cosine, sine, rebuild = _taken_apart(module, output)
+        try:
+            cosine, sine, rebuild = _taken_apart(module, output)
+        except UnreadableRotation:
+            if self.substitute is None:  # nothing to replace, and the reading has said so already
+                return output
+            raise
         number = len(self.tables)
         self.tables.append((_rows(cosine), _rows(sine)))
         if self.substitute is None:

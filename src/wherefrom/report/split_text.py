@@ -42,6 +42,8 @@ def print_split(rows: pl.DataFrame, manifest: dict[str, Any], console: Console |
         console.print(f"note: {warning}", style="yellow", highlight=False, markup=False)
     for edit in ["none", *manifest["edits"]]:
         _print_run(rows.filter(pl.col("edit") == edit), edit, manifest, console)
+    console.print(f"[bold]Kernel[/bold]: {manifest['spectra_verdict']}", highlight=False)
+    _print_readout(rows.filter(pl.col("analysis") == "readout"), console)
 
 
 def _print_run(rows: pl.DataFrame, edit: str, manifest: dict[str, Any], console: Console) -> None:
@@ -58,10 +60,10 @@ def _print_run(rows: pl.DataFrame, edit: str, manifest: dict[str, Any], console:
     _add(table, "all", average.filter(pl.col("layer").is_null()), errors=True)
     console.print(table)
     console.print(
-        "offset + absolute + content = 100: what the offset explains, what positions explain\n"
-        "beyond it (in brackets: at key 0), what differs between inputs.\n"
-        "c·c + c·p + p·c + p·p = 100: content and position parts of query and key before\n"
-        "rotation (in brackets: the mean query and the mean key, rotated).",
+        "offset + absolute + content = 100: what the offset explains, what positions\n"
+        "explain beyond it (in brackets: at key 0), what differs between inputs.\n"
+        "c·c + c·p + p·c + p·p = 100: content and position parts of query and key\n"
+        "before rotation (in brackets: the mean query and the mean key, rotated).",
         highlight=False,
     )
     heads = split.filter(pl.col("head").is_not_null())
@@ -84,8 +86,23 @@ def _print_run(rows: pl.DataFrame, edit: str, manifest: dict[str, Any], console:
     console.print(table)
 
 
+def _print_readout(rows: pl.DataFrame, console: Console) -> None:
+    """Where along the depth the residual stream holds most position, and where a probe reads it best."""
+    base = rows.filter(pl.col("edit") == "none")
+    share = base.filter(pl.col("metric") == "position_share").sort("value", descending=True)
+    probe = base.filter(pl.col("metric") == "probe_error").sort("value")
+    chance = base.filter(pl.col("metric") == "probe_chance")
+    if len(share) and len(probe):
+        console.print(
+            f"[bold]Residual stream[/bold]: absolute position is at most {share['value'][0]:.1%} of its variance "
+            f"(entering block {share['layer'][0]}); a probe reads it best entering block {probe['layer'][0]}, to "
+            f"{probe['value'][0]:.1f} tokens (chance: {chance['value'][0]:.1f}).",
+            highlight=False,
+        )
+
+
 def _table(first: str, bands: bool = False) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
     table.add_column(first, no_wrap=True)
     for name in [*COLUMNS.values(), *(["p band", "c band"] if bands else [])]:
         table.add_column(name, justify="right")

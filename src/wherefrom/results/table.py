@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import astuple
+from operator import attrgetter
 from pathlib import Path
 
 import polars as pl
@@ -28,11 +28,12 @@ SCHEMA: dict[str, type[pl.DataType]] = {
     "band": pl.Int64,
 }
 assert tuple(SCHEMA) == ROW_COLUMNS
+_VALUES = attrgetter(*ROW_COLUMNS)
 
 
 def to_table(rows: Iterable[Row]) -> pl.DataFrame:
     """One tidy row per measurement; None is null."""
-    return pl.DataFrame([astuple(row) for row in rows], schema=SCHEMA, orient="row")
+    return pl.DataFrame([_VALUES(row) for row in rows], schema=SCHEMA, orient="row")
 
 
 def with_later_columns(table: pl.DataFrame) -> pl.DataFrame:

@@ -20,6 +20,7 @@ import polars as pl
 
 from wherefrom.analyses.closure import ClosureCheck, check_closure
 from wherefrom.analyses.readout import FOLDS, readout_rows
+from wherefrom.analyses.spectra import spectra_rows, verdict_sentence
 from wherefrom.analyses.split import RULE, LayerSplit, estimate_layer, with_replicates
 from wherefrom.analyses.split_rows import split_rows
 from wherefrom.capture.edits import Edit, RunInputs, parse_edit
@@ -153,6 +154,7 @@ def _run(job: _Job, identity: str, command: str | None) -> Split:
     notes: list[str] = list(job.prompts.warnings)
     passes: dict[str, int] = {}
     timings: dict[str, float] = {}
+    spectra: dict[str, dict[str, Any]] = {}
     for number, (name, edits) in enumerate(job.runs.items()):
         began = time.monotonic()
         the_pass = SplitPass(job.decoder, edits, job.plan)
@@ -163,6 +165,8 @@ def _run(job: _Job, identity: str, command: str | None) -> Split:
         span = f"{job.plan.first}:{job.prompts.length}"
         rows += split_rows(layers, job.prompts.inputs, name, span, default_offsets(job.prompts.length))
         rows += readout_rows(state.positions, name, span)
+        found, spectra[name] = spectra_rows(the_pass, job.prompts.token_ids, name, job.prompts.seed)
+        rows += found
         timings[name] = time.monotonic() - began
     manifest = {
         **describe_run(job.decoder, job.prompts),
@@ -179,6 +183,8 @@ def _run(job: _Job, identity: str, command: str | None) -> Split:
         "closure_allowed": max(check.allowed for check in checks.values()),
         "rotation_max_relative": max(check.rotation for check in checks.values()),
         "class_rule": RULE,
+        "spectra": spectra,
+        "spectra_verdict": verdict_sentence(spectra["none"]),
         "timings": timings,
         "seconds": time.monotonic() - started,
     }
