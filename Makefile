@@ -17,16 +17,16 @@ $(STAMP): requirements.txt pyproject.toml
 	touch $(STAMP)
 
 demo: setup
-	$(BIN)/wherefrom trace smollm2 --edit bos=mean --edit window=64 --edit rope=ntk:4 --out demo
+	$(BIN)/wherefrom trace smollm2 --length 256 --edit bos=mean --edit window=64 --edit rope=ntk:4 --out demo
 
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
 
 bench: setup
 	$(BIN)/python -m benchmarks

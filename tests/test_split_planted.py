@@ -153,3 +153,12 @@ def test_layer_0_of_a_rotary_model_has_no_position_vectors() -> None:
         row = rows.filter(pl.col("metric") == metric)
         assert abs(row["value"][0]) < 4 * row["stderr"][0]
     assert rows.filter(pl.col("metric") == "position_share")["value"][0] == pytest.approx(0, abs=0.01)
+
+
+@pytest.mark.parametrize(("length", "rows"), [(24, None), (128, None), (129, None), (512, None), (2048, None), (40, 7)])
+def test_rows_reach_from_early_to_the_last_query(length: int, rows: int | None) -> None:
+    plan = plan_rows(length, rows)
+    assert plan.positions[-1] == length - 1
+    assert 1 <= plan.positions[0] <= plan.stride
+    assert plan.exact == (length <= 128 and rows is None)
+    assert plan.count <= (rows or (127 if length <= 128 else 64))

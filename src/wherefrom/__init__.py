@@ -15,7 +15,6 @@ _PUBLIC = {
     "random_tokens": "wherefrom.api",
     "text_windows": "wherefrom.api",
     "given_tokens": "wherefrom.api",
-    "report": "wherefrom.api",
     "Trace": "wherefrom.workflows.trace",
     "Split": "wherefrom.workflows.split",
 }
@@ -23,10 +22,12 @@ _PUBLIC = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "report":  # a package that can be called: wf.report("out")
+        return importlib.import_module("wherefrom.report")
     if name in _PUBLIC:
         return getattr(importlib.import_module(_PUBLIC[name]), name)
     raise AttributeError(f"module 'wherefrom' has no attribute '{name}'")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_PUBLIC])
+    return sorted([*globals(), *_PUBLIC, "report"])

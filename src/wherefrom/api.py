@@ -12,7 +12,6 @@ wf.split(model, wf.random_tokens(inputs=64, length=512)).table()
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -76,10 +75,3 @@ def split(model: Any, inputs: Inputs | None = None, edits: Sequence[str] = (), *
     if not decoder.parity:
         parity_check(decoder)
     return _split(decoder, (inputs or random_tokens())(decoder), edits, **options)
-
-
-def report(*folders: str | os.PathLike[str], out: str | Path | None = None) -> Path:
-    """Write the HTML report of one run folder, or of several side by side; returns its path."""
-    from wherefrom.report import build_report
-
-    return build_report([Path(folder) for folder in folders], None if out is None else Path(out))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json as json_module
+import os
 import shlex
 import sys
 import traceback
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
 
 import wherefrom
 from wherefrom.errors import BadInput, WherefromError
@@ -21,14 +23,19 @@ if TYPE_CHECKING:
     from wherefrom.models.hf import Decoder
 
 INTERRUPTED = 130
+OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory")
 RUNS = "wherefrom-runs"
 """Where runs without --out go, in the working folder."""
+_command: ContextVar[str] = ContextVar("wherefrom_command", default="")
+"""The command line as given, for the manifest."""
 
 app = App(
     name="wherefrom",
     help="Tells where a Transformer's sense of position comes from.",
+    help_epilogue="Example: wherefrom trace smollm2 --edit bos=mean. With --debug any command shows tracebacks.",
     version=wherefrom.__version__,
     default_parameter=Parameter(negative=()),
+    suppress_keyboard_interrupt=False,  # `run` says what an interrupt means
 )
 lists = App(name="list", help="List what there is.")
 app.command(lists)
@@ -77,14 +84,14 @@ def trace(
         out_root=RUNS,
         batch=options.batch,
         progress=progress,
-        command="wherefrom " + shlex.join(sys.argv[1:]),
+        command=_command.get(),
     )
     assert found.folder is not None
     from wherefrom.report import build_report
 
     page = build_report(found.folder)
     if json:
-        print(json_module.dumps(found.summary()))
+        print(json_module.dumps(found.summary(), allow_nan=False))
         return
     from wherefrom.report.text import print_summary
 
@@ -132,11 +139,11 @@ def split(
         out_root=RUNS,
         batch=options.batch,
         progress=progress,
-        command="wherefrom " + shlex.join(sys.argv[1:]),
+        command=_command.get(),
     )
     assert found.folder is not None
     if json:
-        print(json_module.dumps(found.summary()))
+        print(json_module.dumps(found.summary(), allow_nan=False))
         return
     from wherefrom.report.split_text import print_split
 
@@ -180,6 +187,22 @@ def _loaded(model: str, dtype: str, device: str, trust_remote_code: bool, progre
 
 
 @lists.command
+def encodings() -> None:
+    """Positional encodings, with their formulas and sources."""
+    from wherefrom.encodings import list_encodings
+
+    for entry in list_encodings():
+        traits = [str(entry["kind"]), str(entry["reference"]), "learned" if entry["learned"] else "fixed"]
+        if entry["max_length"] is not None:
+            traits.append(f"at most {entry['max_length']} tokens")
+        print(f"{entry['name']} ({', '.join(traits)})\n    {entry['summary']}\n    {entry['formula']}")
+        print(f"    {entry['source']}")
+        options = entry["options"]
+        if isinstance(options, dict) and options:
+            print("    options: " + ", ".join(f"{name}={value}" for name, value in options.items()))
+
+
+@lists.command
 def edits() -> None:
     """Edits that `wherefrom trace --edit` takes."""
     from wherefrom.capture.edits import EDITS
@@ -190,34 +213,56 @@ def edits() -> None:
 
 def main() -> None:
     """Entry point of the command `wherefrom`."""
-    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
-    debug = len(arguments) < len(sys.argv) - 1
-    sys.exit(run(arguments, debug))
+    sys.exit(run(sys.argv[1:]))
 
 
-def run(arguments: list[str], debug: bool = False) -> int:
-    """Run one command and return its exit code; a user's mistake is one sentence on standard error."""
+def run(arguments: list[str]) -> int:
+    """Run one command and return its exit code; a user's mistake is one sentence on standard error.
+
+    `--debug` anywhere among the arguments shows the traceback as well.
+    """
+    debug = "--debug" in arguments
+    arguments = [argument for argument in arguments if argument != "--debug"]
+    token = _command.set(shlex.join(["wherefrom", *arguments]))
     try:
         app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+        sys.stdout.flush()
     except KeyboardInterrupt:
         print("\nInterrupted. Finished inputs are kept; the same command continues.", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        sys.stderr.close()
+        # Whoever read our output has closed it, e.g. `| head`. What is still buffered must not be tried again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (WherefromError, CycloptsError) as error:
+    except Exception as error:
+        sentence = _sentence(error)
+        if sentence is None:
+            raise
         if debug:
             traceback.print_exc()
-        print(f"wherefrom: {_sentence(error)}", file=sys.stderr)
-        return 2 if isinstance(error, BadInput | CycloptsError) else 1
+        print(f"wherefrom: {sentence}", file=sys.stderr)
+        return 1 if isinstance(error, WherefromError) and not isinstance(error, BadInput) else 2
+    finally:
+        _command.reset(token)
     return 0
 
 
-def _sentence(error: Exception) -> str:
-    """Options build themselves inside the parser, which wraps their own sentence: unwrap it."""
-    cause = error.__cause__ or error.__context__
-    inner = cause if isinstance(error, CycloptsError) and isinstance(cause, WherefromError) else error
-    return " ".join(str(inner).split())
+def _sentence(error: Exception) -> str | None:
+    """What to tell the user, on one line; None for an error that is ours."""
+    text = str(error)
+    if isinstance(error, CycloptsError):
+        # Options build themselves inside the parser, which wraps their own sentence: unwrap it.
+        cause = error.__cause__ or error.__context__
+        text = str(cause if isinstance(cause, WherefromError) else error)
+        if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
+            text = f"'{error.unused_tokens[0]}' is one argument too many; --help shows what this command takes."
+    elif isinstance(error, MemoryError | RuntimeError) and not isinstance(error, WherefromError):
+        if not isinstance(error, MemoryError) and not any(sign in text.lower() for sign in OUT_OF_MEMORY):
+            return None
+        text = "There is not enough memory for this run; use a smaller --batch, --length or --dtype."
+    elif not isinstance(error, WherefromError):
+        return None
+    return " ".join(text.split())
 
 
 if __name__ == "__main__":

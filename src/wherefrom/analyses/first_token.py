@@ -66,10 +66,12 @@ def closed_system_rows(decoder: Decoder, token_ids: Tensor, ordinary: Tensor) ->
 
     `token_ids` (inputs length): the first two are run. `ordinary`: token ids to draw varying first tokens from.
     """
-    few = token_ids[:2]
-    full, alone = trajectories(decoder, few), trajectories(decoder, few[:, :1])
-    error = max(float((full[k] - alone[k]).abs().max()) for k in full)
-    scale = max(float(full[k].abs().max()) for k in full)
+    few = token_ids[:2].split(1)  # one at a time: memory stays that of a single input
+    error = scale = 0.0
+    for ids in few:
+        full, alone = trajectories(decoder, ids), trajectories(decoder, ids[:, :1])
+        error = max(error, *(float((full[k] - alone[k]).abs().max()) for k in full))
+        scale = max(scale, *(float(full[k].abs().max()) for k in full))
     rows = [
         Row("first_token", "closed_system_error", error, "activation", len(few)),
         Row("first_token", "closed_system_relative", error / scale, "share", len(few)),

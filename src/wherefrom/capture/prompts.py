@@ -48,7 +48,7 @@ def random_tokens(decoder: Decoder, inputs: int = 64, length: int = 512, bos: st
     """
     _check_size(decoder, inputs, length)
     pool = ordinary_tokens(decoder)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(check_seed(seed))
     ids = pool[torch.randint(len(pool), (inputs, length), generator=generator)]
     ids, notes = _with_bos(decoder, ids, bos)
     return Prompts(ids, "random tokens", seed, warnings=notes)
@@ -65,14 +65,11 @@ def text_windows(
     _check_size(decoder, inputs, length)
     if decoder.tokenizer is None:
         raise BadInput(f"'{decoder.source}' came without a tokenizer, so a text cannot be turned into tokens.")
-    try:
-        text = Path(file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"The text '{file}' cannot be read as UTF-8 ({type(error).__name__}).") from error
-    ids = torch.tensor(decoder.tokenizer.encode(text, add_special_tokens=False))
+    text = _read_text(Path(file))
+    ids = torch.tensor(decoder.tokenizer.encode(text, add_special_tokens=False, verbose=False), dtype=torch.long)
     if len(ids) < length + 1:
         raise BadInput(f"The text '{file}' has {len(ids)} tokens; windows of {length} need a longer one or --length.")
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(check_seed(seed))
     starts = torch.randint(len(ids) - length + 1, (inputs,), generator=generator)
     windows, notes = _with_bos(decoder, torch.stack([ids[s : s + length] for s in starts.tolist()]), bos)
     if len(set(starts.tolist())) < inputs or inputs * length > len(ids):
@@ -89,21 +86,48 @@ def given_tokens(decoder: Decoder, token_ids: Any, attention_mask: Any = None, s
     `attention_mask` (inputs length) marks padding at either end. Padding never reaches the model: each row is cut to
     its real tokens and all rows to the shortest, and the padded positions are counted as excluded.
     """
-    ids = torch.as_tensor(token_ids)
-    if ids.ndim != 2 or ids.is_floating_point():
-        raise BadInput("Token ids must be a table of whole numbers: (inputs, length).")
-    excluded = 0
+    ids = _table(token_ids, "token ids")
+    excluded, notes = 0, tuple[str, ...]()
     if attention_mask is not None:
-        ids, excluded = _without_padding(ids, torch.as_tensor(attention_mask).bool())
+        mask = _table(attention_mask, "attention mask")
+        if not bool(((mask == 0) | (mask == 1)).all()):
+            raise BadInput("The attention mask must hold 1 for real tokens and 0 for padding, nothing else.")
+        ids, excluded, notes = _without_padding(ids, mask.bool())
     _check_size(decoder, *ids.shape)
     if int(ids.min()) < 0 or int(ids.max()) >= decoder.vocabulary:
         raise BadInput(
             f"Token ids must lie in 0 to {decoder.vocabulary - 1}; found {int(ids.min())} to {int(ids.max())}."
         )
-    return Prompts(ids.long(), "given", seed, excluded, _bos_warnings(decoder, ids))
+    return Prompts(ids.long(), "given", check_seed(seed), excluded, (*notes, *_bos_warnings(decoder, ids)))
 
 
-def _without_padding(ids: Tensor, mask: Tensor) -> tuple[Tensor, int]:
+def check_seed(seed: int) -> int:
+    """The seed, if it is one that every draw can use. Raises BadInput."""
+    if not 0 <= seed < 1 << 32:
+        raise BadInput(f"The seed {seed} is not in 0 to {(1 << 32) - 1}.")
+    return seed
+
+
+def _read_text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8-sig")  # a byte-order mark is no content
+    except UnicodeDecodeError as error:
+        raise BadInput(f"The text '{file}' is not UTF-8 (byte {error.start}); convert it first.") from error
+    except OSError as error:
+        raise BadInput(f"The text '{file}' cannot be read ({error.strerror}).") from error
+
+
+def _table(values: Any, what: str) -> Tensor:
+    try:
+        table = torch.as_tensor(values).cpu()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise BadInput(f"The {what} cannot be read as numbers in rows of equal length ({error}).") from error
+    if table.ndim != 2 or table.is_floating_point() or (table.dtype == torch.bool and what == "token ids"):
+        raise BadInput(f"The {what} must be a table of whole numbers: (inputs, length).")
+    return table
+
+
+def _without_padding(ids: Tensor, mask: Tensor) -> tuple[Tensor, int, tuple[str, ...]]:
     if mask.shape != ids.shape:
         raise BadInput(f"The attention mask is {tuple(mask.shape)}, the token ids are {tuple(ids.shape)}.")
     lengths = mask.sum(1)
@@ -116,12 +140,18 @@ def _without_padding(ids: Tensor, mask: Tensor) -> tuple[Tensor, int]:
     if not torch.equal(solid, mask):
         raise BadInput("The attention mask has a gap between real tokens; only padding at the ends can be stripped.")
     rows: Sequence[Tensor] = [row[s : s + shortest] for row, s in zip(ids, starts.tolist(), strict=True)]
-    return torch.stack(list(rows)), int((~mask).sum())
+    cut = int((lengths - shortest).sum())
+    notes = (f"{cut} real tokens at the ends of longer inputs were left out: all inputs are {shortest} tokens long.",)
+    return torch.stack(list(rows)), int((~mask).sum()), notes if cut else ()
 
 
 def _check_size(decoder: Decoder, inputs: int, length: int) -> None:
     if inputs < 2:
-        raise BadInput(f"{inputs} input cannot give an error bar; use --inputs of at least 2.")
+        raise BadInput(
+            f"{inputs} input{'' if inputs == 1 else 's'} cannot give an error bar; use --inputs of at least 2."
+        )
+    if length < 4:
+        raise BadInput(f"Inputs of {length} tokens are too short to trace; use --length of at least 4.")
     limit = decoder.max_length
     if limit is not None and length > limit:
         raise BadInput(f"This model has positions for {limit} tokens; use --length of at most {limit}.")
@@ -130,7 +160,10 @@ def _check_size(decoder: Decoder, inputs: int, length: int) -> None:
 def ordinary_tokens(decoder: Decoder) -> Tensor:
     """Token ids that are neither special nor unused rows of the embedding."""
     size = decoder.vocabulary
-    special: set[int] = {decoder.bos} if decoder.bos is not None else set()
+    special: set[int | None] = {decoder.bos} if decoder.bos is not None else set()
+    for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        token = getattr(decoder.config, name, None)
+        special |= set(token) if isinstance(token, list | tuple) else {token}
     if decoder.tokenizer is not None:
         special |= set(decoder.tokenizer.all_special_ids) | set(getattr(decoder.tokenizer, "added_tokens_decoder", {}))
         size = min(size, len(decoder.tokenizer))
@@ -140,9 +173,14 @@ def ordinary_tokens(decoder: Decoder) -> Tensor:
     return torch.tensor(pool)
 
 
-def _with_bos(decoder: Decoder, ids: Tensor, bos: str) -> tuple[Tensor, tuple[str, ...]]:
+def check_bos(bos: str) -> None:
+    """Raise BadInput unless `bos` is one of the three words."""
     if bos not in {"auto", "on", "off"}:
         raise BadInput(f"--bos takes auto, on or off, not '{bos}'.")
+
+
+def _with_bos(decoder: Decoder, ids: Tensor, bos: str) -> tuple[Tensor, tuple[str, ...]]:
+    check_bos(bos)
     token = decoder.bos
     if bos == "on" and token is None:
         raise BadInput(f"'{decoder.source}' names no BOS token; use --bos off.")

@@ -20,7 +20,7 @@ from wherefrom.errors import BadInput
 ALL_ROWS = 128
 """Inputs of up to this many tokens are taken whole."""
 SAMPLED_ROWS = 64
-"""Query rows taken of longer inputs, evenly spaced."""
+"""Query rows taken of longer inputs at most, evenly spaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +48,20 @@ class RowPlan:
 
 
 def plan_rows(length: int, rows: int | None = None) -> RowPlan:
-    """Rows for inputs of `length` tokens; `rows` None: all up to ALL_ROWS, else SAMPLED_ROWS. Raises BadInput."""
+    """Rows for inputs of `length` tokens, at most `rows`; None: all up to ALL_ROWS, else SAMPLED_ROWS.
+
+    Raises BadInput for an input too short or fewer than two rows.
+    """
     if length < 4:
         raise BadInput(f"Inputs of {length} tokens are too short to split; use --length of at least 4.")
     available = length - 1
-    wanted = (available if length <= ALL_ROWS else SAMPLED_ROWS) if rows is None else rows
+    wanted = (available if length <= ALL_ROWS else SAMPLED_ROWS) if rows is None else min(rows, available)
     if wanted < 2:
         raise BadInput(f"{wanted} query rows cannot show how logits vary; use --rows of at least 2.")
-    wanted = min(wanted, available)
-    stride = available // wanted
+    stride = -(-available // wanted)
+    count = -(-available // stride)
     # The last row is the last query; what does not divide is left out in front, where rows see fewest keys.
-    return RowPlan(length, available - stride * (wanted - 1), stride, wanted)
+    return RowPlan(length, available - stride * (count - 1), stride, count)
 
 
 class OffsetFit:

@@ -114,12 +114,19 @@ class Decoder:
         }
 
     def fingerprint(self) -> str:
-        """Short hash of the weights and the config, so that a resumed run cannot mix two models."""
-        digest = hashlib.sha256(repr(sorted(self.config.to_dict().items(), key=lambda item: item[0])).encode())
-        for name, parameter in self.model.named_parameters():
-            flat = parameter.detach().reshape(-1)
-            probe = flat[:: max(1, flat.numel() // 64)][:64].float().cpu().contiguous()
-            digest.update(f"{name}{tuple(parameter.shape)}".encode() + probe.numpy().tobytes())
+        """Short hash of the weights and the config, so that a resumed run cannot mix two models.
+
+        Every weight counts: besides a probe, the sum of the bit patterns as integers, which no thread count changes.
+        """
+        settings = {key: value for key, value in self.config.to_dict().items() if key != "_name_or_path"}
+        digest = hashlib.sha256(repr(sorted(settings.items(), key=lambda item: item[0])).encode())
+        for name, tensor in [*self.model.named_parameters(), *self.model.named_buffers()]:
+            flat = tensor.detach().contiguous().reshape(-1)
+            raw = flat.view(torch.uint8)
+            raw = raw if raw.storage_offset() % 8 == 0 else raw.clone()
+            bits = (raw.view(torch.int64) if raw.numel() % 8 == 0 else raw).sum(dtype=torch.int64)
+            probe = flat[:: max(1, flat.numel() // 64)][:64].double().cpu().contiguous()
+            digest.update(f"{name}{tuple(tensor.shape)}{int(bits)}".encode() + probe.numpy().tobytes())
         return digest.hexdigest()[:16]
 
     def positions_embedded(self, token_ids: Tensor) -> Tensor:
@@ -168,7 +175,7 @@ def wrap(model: nn.Module, tokenizer: Any = None, source: str | None = None) -> 
         raise BadInput(
             f"The family '{family}' cannot be observed: its attention layers do not sit in one list of blocks."
         )
-    return Decoder(model, body, model.get_input_embeddings(), blocks, attention, source or name, tokenizer)  # type: ignore[operator]
+    return Decoder(model, body, model.get_input_embeddings(), blocks, attention, source or name, tokenizer=tokenizer)  # type: ignore[operator]
 
 
 def _blocks(body: nn.Module, attention: dict[int, nn.Module]) -> list[nn.Module]:

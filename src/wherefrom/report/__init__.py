@@ -4,7 +4,6 @@ Reads files only: needs neither torch nor a model.
 """
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -48,8 +47,9 @@ __all__ = [
 class _CallableModule(ModuleType):
     """`wherefrom.report` is this package and, in the public interface, also the verb: `wherefrom.report("out")`."""
 
-    def __call__(self, run_folders: Path | str | Sequence[Path | str], output: Path | str | None = None) -> Path:
-        return build_report(run_folders, output)
+    def __call__(self, *run_folders: Path | str, out: Path | str | None = None) -> Path:
+        """Write the report of one run folder, or of several side by side, and return its path."""
+        return build_report(run_folders, out)
 
 
 # Importing a submodule binds its name on the package, so a function `report` there would not survive the first call.

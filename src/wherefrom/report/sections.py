@@ -119,7 +119,10 @@ def first_token_section(run: Run) -> Section:
         chart = charts.first_token_norm(rows, width="container")
         blocks.append(Figure("first-token-norm", "Norm of the first token's trajectory", chart, read, half=True))
     if _has(trajectory, "similarity"):
-        read = Markup("Cosine between inputs of the stream at position 0; at 1 every input starts the same trajectory.")
+        read = Markup(
+            "Cosine between inputs of the stream at position 0; at 1 every input starts the same trajectory. "
+            "The line of random first tokens shows how alike trajectories become when the token itself varies."
+        )
         chart = charts.first_token_similarity(rows, width="container")
         blocks.append(Figure("first-token-similarity", "How alike the trajectories are", chart, read, half=True))
     sinks = pick(rows, "sinks", layer="each", head="each")

@@ -7,6 +7,7 @@ from typing import Any
 import polars as pl
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 COLUMNS = {
@@ -14,8 +15,8 @@ COLUMNS = {
     "shape_leak": "shape",
     "level_leak": "level",
     "mask": "mask",
-    "first_token": "first token",
-    "learned_sink": "learned sink",
+    "first_token": "first",
+    "learned_sink": "sink",
     "rest": "rest",
     "residual_share": "residual",
 }
@@ -27,9 +28,9 @@ def print_summary(rows: pl.DataFrame, manifest: dict[str, Any], console: Console
     console = console or Console()
     model = manifest["model"]
     console.print(
-        f"\n[bold]{model['name']}[/bold]: {model['layers']} layers, {model['heads']} heads; "
+        f"\n[bold]{escape(model['name'])}[/bold]: {model['layers']} layers, {model['heads']} heads; "
         f"{manifest['inputs']} inputs of {manifest['length']} tokens\n"
-        f"{manifest['origin']}, {manifest['seconds']:.0f} s; "
+        f"{escape(manifest['origin'])}, {manifest['seconds']:.0f} s; "
         f"parity with the stock model {manifest['parity'].get('max_abs', float('nan')):.1e}, "
         f"closure {manifest['closure_max_abs']:.1e} nats²",
         highlight=False,
@@ -39,16 +40,20 @@ def print_summary(rows: pl.DataFrame, manifest: dict[str, Any], console: Console
     overall = rows.filter(pl.col("layer").is_null() & pl.col("head").is_null() & pl.col("offset").is_null())
     leak = overall.filter(pl.col("analysis") == "leak")
     present = {metric: name for metric, name in COLUMNS.items() if metric in set(leak["metric"])}
-    console.print("\n[bold]How attention depends on absolute position[/bold], 0.001 nats² (± standard error)")
+    console.print(
+        "\n[bold]How attention depends on absolute position[/bold], 0.001 nats² (± standard error), by queries"
+    )
     _print_table(leak, present, ["none", *manifest["edits"]], manifest["query_ranges"], console)
     console.print(
-        "attention = shape + level; level = mask + first token + rest.\n"
+        "attention = shape + level; level = mask + first (token) + rest.\n"
         "residual: the share that came through the residual stream, not the causal mask.",
         highlight=False,
     )
     removed = overall.filter(pl.col("analysis") == "removed")
     if len(removed):
-        console.print("\n[bold]Removed by each edit[/bold], 1 - edited / unedited (± standard error, paired)")
+        console.print(
+            "\n[bold]Removed by each edit[/bold], 1 - edited / unedited (± standard error, paired), by queries"
+        )
         _print_table(removed, REMOVED, manifest["edits"], manifest["query_ranges"], console)
     _print_sinks(rows, console)
 
@@ -56,17 +61,15 @@ def print_summary(rows: pl.DataFrame, manifest: dict[str, Any], console: Console
 def _print_table(
     rows: pl.DataFrame, columns: dict[str, str], edits: list[str], query_ranges: list[str], console: Console
 ) -> None:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("queries")
-    table.add_column("edit", no_wrap=True)
-    for name in columns.values():
-        table.add_column(name, justify="right")
     for query_range in query_ranges:
-        for index, edit in enumerate(edits):
-            cells = [_cell(rows, metric, query_range, edit) for metric in columns]
-            table.add_row(query_range if index == 0 else "", edit, *cells)
-        table.add_section()
-    console.print(table)
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+        table.add_column(query_range, no_wrap=True)
+        for name in columns.values():
+            table.add_column(name, justify="right", no_wrap=True)
+        for edit in edits:
+            table.add_row(escape(edit), *[_cell(rows, metric, query_range, edit) for metric in columns])
+        console.print(table)
+        console.print()
 
 
 def _print_sinks(rows: pl.DataFrame, console: Console) -> None:
@@ -89,5 +92,5 @@ def _cell(rows: pl.DataFrame, metric: str, query_range: str, edit: str) -> str:
     value, error, unit = found["value"][0], found["stderr"][0], found["unit"][0]
     if unit == "share":
         return f"{value:.0%}" + ("" if error is None else f"±{error:.0%}")
-    digits = 0 if abs(value) >= 0.01 else 1
+    digits = 0 if abs(value) >= 0.01 or (error or 0) >= 0.002 else 1
     return f"{value * 1000:.{digits}f}" + ("" if error is None else f"±{error * 1000:.{digits}f}")

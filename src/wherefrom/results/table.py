@@ -41,14 +41,18 @@ def with_later_columns(table: pl.DataFrame) -> pl.DataFrame:
     return table if "band" in table.columns else table.with_columns(pl.lit(None, pl.Int64).alias("band"))
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write beside the target and rename, so that a reader or a killed process never sees half a file."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+def write_atomically(path: Path, data: bytes, durable: bool = True) -> None:
+    """Write beside the target and rename, so that a reader or a killed process never sees half a file.
+
+    `durable` also waits for the disk: worth it for results, not for sums that are written after every input.
+    """
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with beside.open("wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         os.replace(beside, path)
     except BaseException:
         beside.unlink(missing_ok=True)
@@ -63,7 +67,7 @@ def read_rows(folder: Path) -> pl.DataFrame:
     try:
         table = pl.read_parquet(path)
     except Exception as error:
-        raise BadInput(f"'{path}' is damaged and cannot be read; run the trace again.") from error
+        raise BadInput(f"'{path}' is damaged and cannot be read; delete that file and run the trace again.") from error
     table = with_later_columns(table)
     missing = [name for name in SCHEMA if name not in table.columns]
     if missing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -86,13 +87,21 @@ def summary(rows: pl.DataFrame, manifest: dict[str, Any]) -> dict[str, Any]:
             layer = "all" if row["layer"] is None else row["layer"]
             place = (row["edit"], row["query_range"], layer)
             entry = table.setdefault(place, dict(zip(("edit", "query_range", "layer"), place, strict=True)))
-            entry[row["metric"]] = {"value": row["value"], "stderr": row["stderr"]}
+            entry[row["metric"]] = {"value": _number(row["value"]), "stderr": _number(row["stderr"])}
     removed = rows.filter((pl.col("analysis") == "removed") & pl.col("layer").is_null())
+    removed = removed.select("edit", "query_range", "metric", "value", "stderr")
     return {
         "model": manifest["model"]["source"],
-        "parity_max_abs": manifest["parity"].get("max_abs"),
-        "closure_max_abs": manifest["closure_max_abs"],
+        "parity_max_abs": _number(manifest["parity"].get("max_abs")),
+        "closure_max_abs": _number(manifest["closure_max_abs"]),
         "seconds": manifest["seconds"],
         "leak": list(table.values()),
-        "removed": removed.select("edit", "query_range", "metric", "value", "stderr").to_dicts(),
+        "removed": [
+            {**row, "value": _number(row["value"]), "stderr": _number(row["stderr"])} for row in removed.to_dicts()
+        ],
     }
+
+
+def _number(value: float | None) -> float | None:
+    """JSON has no NaN and no infinity: a share of nothing is null."""
+    return value if value is not None and math.isfinite(value) else None

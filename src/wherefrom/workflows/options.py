@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from wherefrom.capture.edits import parse_edit
 from wherefrom.capture.plan import parse_offsets, parse_ranges
-from wherefrom.capture.prompts import Prompts, random_tokens, text_windows
+from wherefrom.capture.prompts import Prompts, check_bos, check_seed, random_tokens, text_windows
 from wherefrom.errors import BadInput
 from wherefrom.models.hf import Decoder
 from wherefrom.models.loading import DTYPES
@@ -30,7 +31,7 @@ class TraceOptions:
     offsets: str | None = None
     """Offsets (query minus key position) to measure, e.g. 1,2,4,8. Default: two per octave."""
     query_ranges: str | None = None
-    """Ranges of query positions, half-open, e.g. 32:64,64:512. Default: octaves from 32."""
+    """Ranges of query positions, half-open, e.g. 25:64,64:512. Default: 25:64, then octaves."""
     atlas: bool = False
     """Also run every token of the vocabulary as a first token."""
     dtype: str = "float32"
@@ -55,6 +56,15 @@ class TraceOptions:
             raise BadInput(f"--batch {self.batch} runs nothing; use at least 1.")
         if self.dtype not in DTYPES:
             raise BadInput(f"The dtype '{self.dtype}' is not known; use {', '.join(DTYPES)}.")
+        check_bos(self.bos)
+        check_seed(self.seed)
+        # What needs no model is checked before one is loaded.
+        for edit in self.edit:
+            parse_edit(edit)
+        self.parsed_offsets()
+        self.parsed_ranges()
+        if self.text is not None and not self.text.is_file():
+            raise BadInput(f"There is no text file '{self.text}'; check --text.")
 
     def prompts(self, decoder: Decoder) -> Prompts:
         """The inputs these settings ask for."""

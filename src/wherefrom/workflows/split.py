@@ -107,7 +107,7 @@ def split(
 ) -> Split:
     """Split attention logits into content and position, unedited and under each edit, on the same inputs.
 
-    `rows`: number of query rows, evenly spaced, all keys each; None: all up to 128 tokens, else 64. With a folder the
+    `rows`: most query rows, evenly spaced, all keys each; None: all up to 128 tokens, else 64. With a folder the
     run can be interrupted and continued. Raises BadInput with one sentence for what cannot be done, and CheckFailed
     where the split does not close or the rotation read is not the model's.
     """
@@ -139,10 +139,12 @@ def split(
 def _parsed(decoder: Decoder, prompts: Prompts, edits: Sequence[str]) -> dict[str, tuple[Edit, ...]]:
     runs: dict[str, tuple[Edit, ...]] = {"none": ()}
     for text in edits:
-        if text in runs:
-            raise BadInput(f"The edit '{text}' is given twice.")
-        runs[text] = parse_edit(text)
-        for edit in runs[text]:
+        parsed = parse_edit(text)
+        name = ",".join(edit.text for edit in parsed)
+        if any(set(parsed) == set(run) for run in runs.values()):
+            raise BadInput(f"The edit '{name}' is given twice.")
+        runs[name] = parsed
+        for edit in parsed:
             edit.check(decoder, prompts.length, prompts.token_ids[:, 0])
     return runs
 
@@ -176,6 +178,7 @@ def _run(job: _Job, identity: str, command: str | None) -> Split:
         "edits": [name for name in job.runs if name != "none"],
         "batch": job.batch,
         "groups": len(job.bounds),
+        "query_ranges": [f"{job.plan.first}:{job.prompts.length}"],
         "query_rows": list(job.plan.positions),
         "query_rows_exact": job.plan.exact,
         "passes": passes,
@@ -194,7 +197,7 @@ def _run(job: _Job, identity: str, command: str | None) -> Split:
 
 def _sums(job: _Job, the_pass: SplitPass, number: int) -> tuple[SplitState, dict[int, SplitSums], ClosureCheck]:
     """Sums over all inputs, the group sums that fit in memory, and the closure check."""
-    where = f"state/split-{number}.safetensors"
+    where = f"state/group-sums-{number}.safetensors"
     state = SplitState.restored(job.plan, job.folder, where)
     kept: dict[int, SplitSums] = {}
     finished = job.bounds[state.done - 1][1] if state.done else 0

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from wherefrom.capture.prompts import Prompts, random_tokens, text_windows
+from wherefrom.capture.edits import parse_edit
+from wherefrom.capture.prompts import Prompts, check_bos, check_seed, random_tokens, text_windows
 from wherefrom.errors import BadInput
 from wherefrom.models.hf import Decoder
 from wherefrom.models.loading import DTYPES
@@ -27,7 +28,7 @@ class SplitOptions:
     """An edit to run beside the unedited model, e.g. bos=mean, window=64 or rope=ntk:4; give it again for more. Edits
     joined by a comma act together. `wherefrom list edits` shows all."""
     rows: int | None = None
-    """Query positions to look at, evenly spaced, against all keys. Default: all up to 128 tokens, else 64."""
+    """Most query positions to look at, evenly spaced, against all keys. Default: all up to 128 tokens, else 64."""
     dtype: str = "float32"
     """Floating-point type of the model: float64, float32, bfloat16 or float16."""
     device: str = "auto"
@@ -52,6 +53,13 @@ class SplitOptions:
             raise BadInput(f"--batch {self.batch} runs nothing; use at least 1.")
         if self.dtype not in DTYPES:
             raise BadInput(f"The dtype '{self.dtype}' is not known; use {', '.join(DTYPES)}.")
+        check_bos(self.bos)
+        check_seed(self.seed)
+        # What needs no model is checked before one is loaded.
+        for edit in self.edit:
+            parse_edit(edit)
+        if self.text is not None and not self.text.is_file():
+            raise BadInput(f"There is no text file '{self.text}'; check --text.")
 
     def prompts(self, decoder: Decoder) -> Prompts:
         """The inputs these settings ask for."""

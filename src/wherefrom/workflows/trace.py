@@ -130,10 +130,12 @@ def _prepare(
 ) -> _Job:
     runs: dict[str, tuple[Edit, ...]] = {"none": ()}
     for text in edits:
-        if text in runs:
-            raise BadInput(f"The edit '{text}' is given twice.")
-        runs[text] = parse_edit(text)
-        for edit in runs[text]:
+        parsed = parse_edit(text)
+        name = ",".join(edit.text for edit in parsed)
+        if any(set(parsed) == set(run) for run in runs.values()):
+            raise BadInput(f"The edit '{name}' is given twice.")
+        runs[name] = parsed
+        for edit in parsed:
             edit.check(decoder, prompts.length, prompts.token_ids[:, 0])
     rules = [rule for run in runs.values() for rule in expected_rules(decoder, prompts.length, run).values()]
     plan = plan_leak(prompts.length, rules, offsets, query_ranges)

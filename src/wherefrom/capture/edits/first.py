@@ -37,7 +37,7 @@ class ReplaceFirst(Edit):
             self._token_id(decoder)
 
     def _token_id(self, decoder: Decoder) -> int:
-        if self.token.isdigit():
+        if self.token.isdecimal():
             if int(self.token) >= decoder.vocabulary:
                 raise BadInput(f"'{self.text}': the vocabulary has ids 0 to {decoder.vocabulary - 1}.")
             return int(self.token)
@@ -131,8 +131,9 @@ def replace_first(text: str, value: str) -> ReplaceFirst:
     """`bos=mean|zero|random|noise|token:<id or text>`."""
     kind, _, token = value.partition(":")
     if kind not in {"mean", "zero", "random", "noise", "token"}:
-        kinds = ["mean", "zero", "random", "noise", "token"]
-        raise BadInput(f"'{text}' is not known; bos takes {', '.join(kinds)}:<id or text>{suggestion(kind, kinds)}.")
+        kinds = [f"bos={kind}" for kind in ("mean", "zero", "random", "noise", "token")]
+        closest = suggestion(f"bos={kind}", kinds) or "."
+        raise BadInput(f"'{text}' is not known; bos takes mean, zero, random, noise or token:<id or text>{closest}")
     if (kind == "token") != bool(token):
         raise BadInput(f"'{text}': write bos=token:<id or text>, or bos=mean, zero, random or noise alone.")
     return ReplaceFirst(text, kind, token)

@@ -16,7 +16,14 @@ from wherefrom.models.hf import Decoder
 class Window(Edit):
     """Every query sees at most `keys` keys, its own included (a model's narrower window stays)."""
 
-    keys: int = 1
+    keys: int = 2
+
+    def check(self, decoder: Decoder, length: int, first_tokens: Tensor) -> None:
+        """The window must hide something."""
+        widest = max(min(length, decoder.windows.get(layer) or length) for layer in decoder.attention)
+        if self.keys >= widest:
+            why = f"inputs of {length} tokens" if widest == length else f"a model whose own window is {widest}"
+            raise BadInput(f"'{self.text}' hides nothing from {why}; use a smaller window.")
 
     def rule(self, layer: int, rule: MaskRule) -> MaskRule:
         """The layer's rule, narrowed to the window."""
@@ -50,14 +57,14 @@ class MaskOff(Edit):
 
 def window(text: str, value: str) -> Window:
     """`window=<n>`."""
-    if not value.isdigit() or int(value) < 1:
-        raise BadInput(f"'{text}' needs a number of keys of at least 1, e.g. window=64.")
+    if not value.isdecimal() or int(value) < 2:  # a query that sees itself alone has no offset to measure
+        raise BadInput(f"'{text}' needs a number of keys of at least 2, the query's own included, e.g. window=64.")
     return Window(text, int(value))
 
 
 def hide_first(text: str, value: str) -> HideFirst:
     """`hide-first` or `hide-first:<from-layer>`."""
-    if value and not value.isdigit():
+    if value and not value.isdecimal():
         raise BadInput(f"'{text}' takes a layer index, e.g. hide-first:4, or nothing.")
     return HideFirst(text, int(value or 0))
 

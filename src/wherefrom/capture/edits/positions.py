@@ -15,6 +15,9 @@ from wherefrom.capture.edits.base import Edit, RunInputs
 from wherefrom.errors import BadInput
 from wherefrom.models.hf import Decoder
 
+MAX_SHIFT = 1 << 23
+"""Whole numbers up to twice this are exact in float32, the type rotary angles are formed in."""
+
 
 @dataclass(frozen=True)
 class ShiftPositions(Edit):
@@ -43,6 +46,9 @@ class ShiftPositions(Edit):
 
 def positions(text: str, value: str) -> ShiftPositions:
     """`positions=+<k>`."""
-    if not value.removeprefix("+").isdigit():
+    if not value.removeprefix("+").isdecimal():
         raise BadInput(f"'{text}' needs a shift of 0 or more, e.g. positions=+100.")
-    return ShiftPositions(text, int(value.removeprefix("+")))
+    shift = int(value.removeprefix("+"))
+    if shift > MAX_SHIFT:
+        raise BadInput(f"'{text}' shifts further than {MAX_SHIFT}, where float32 no longer tells positions apart.")
+    return ShiftPositions(text, shift)

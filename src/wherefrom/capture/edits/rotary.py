@@ -79,11 +79,11 @@ def rotary(text: str, value: str) -> RotaryFrequencies:
     """`rope=ntk:<factor>|linear:<factor>|theta:<base>|off`."""
     kind, _, amount = value.partition(":")
     if kind not in KINDS:
-        raise BadInput(
-            f"'{text}' is not known; rope takes ntk:<factor>, linear:<factor>, theta:<base> or off"
-            f"{suggestion(kind, KINDS)}."
-        )
+        closest = suggestion(f"rope={kind}", [f"rope={known}" for known in KINDS]) or "."
+        raise BadInput(f"'{text}' is not known; rope takes ntk:<factor>, linear:<factor>, theta:<base> or off{closest}")
     if kind == "off":
+        if amount:
+            raise BadInput(f"'{text}': rope=off takes no value.")
         return RotaryFrequencies(text, "off")
     try:
         number = float(amount)

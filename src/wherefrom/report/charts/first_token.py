@@ -27,6 +27,7 @@ from wherefrom.report.selection import edits_of, metrics_of, pick
 from wherefrom.report.terms import SHARE_COLOURS, SINK_THRESHOLD, label
 
 NORMS: tuple[str, ...] = ("norm_ratio", "norm")
+SIMILARITIES: tuple[str, ...] = ("similarity", "similarity_varying")
 HOVER: tuple[str, ...] = ("sink_attention", "value_norm_ratio", "sink_constancy", "learned_sink_share")
 BINS = 60
 
@@ -52,8 +53,11 @@ def first_token_norm(rows: pl.DataFrame, *, width: Width = DEFAULT_WIDTH, height
 
 
 def first_token_similarity(rows: pl.DataFrame, *, width: Width = DEFAULT_WIDTH, height: int = 230) -> AnyChart:
-    """Cosine between inputs of the residual stream at position 0, by depth, one line per edit."""
-    found = require(labelled_edits(pick(rows, "first_token", ["similarity"], layer="each")), "first-token similarities")
+    """Cosine between inputs of the residual stream at position 0, by depth: a line per edit, one for random tokens."""
+    found = require(pick(rows, "first_token", SIMILARITIES, layer="each"), "first-token similarities")
+    varying = pl.col("metric") == "similarity_varying"
+    found = found.with_columns(edit=pl.when(varying).then(pl.lit("random first tokens")).otherwise(pl.col("edit")))
+    found = labelled_edits(found)
     return _trajectory(found, alt.Y("value:Q").scale(zero=False).title("cosine across inputs"), width, height)
 
 
