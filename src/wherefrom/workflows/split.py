@@ -198,7 +198,7 @@ def _run(job: _Job, identity: str, command: str | None) -> Split:
 def _sums(job: _Job, the_pass: SplitPass, number: int) -> tuple[SplitState, dict[int, SplitSums], ClosureCheck]:
     """Sums over all inputs, the group sums that fit in memory, and the closure check."""
     where = f"state/group-sums-{number}.safetensors"
-    state = SplitState.restored(job.plan, job.folder, where)
+    state = SplitState.restored(job.plan, job.folder, where, job.decoder.device)
     kept: dict[int, SplitSums] = {}
     finished = job.bounds[state.done - 1][1] if state.done else 0
     if finished:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from wherefrom.capture.position_sums import PositionSums
@@ -54,7 +55,7 @@ class SplitState:
         return save(tensors, {"headers": json.dumps(headers)})
 
     @classmethod
-    def restored(cls, plan: RowPlan, folder: RunFolder | None, name: str) -> SplitState:
+    def restored(cls, plan: RowPlan, folder: RunFolder | None, name: str, device: torch.device) -> SplitState:
         """The state an earlier, interrupted run left in `folder`, or a new one. Raises BadInput for a damaged file."""
         path = None if folder is None else folder.path / name
         if path is None or not path.is_file():
@@ -62,7 +63,7 @@ class SplitState:
         from safetensors import safe_open
 
         try:
-            with safe_open(str(path), framework="pt") as file:
+            with safe_open(str(path), framework="pt", device=str(device)) as file:
                 headers = json.loads((file.metadata() or {})["headers"])
                 flat: dict[str, dict[str, Tensor]] = {}
                 for key in file.keys():  # noqa: SIM118
