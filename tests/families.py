@@ -36,6 +36,10 @@ DECODERS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "Gemma": ({}, (16, 16)),
     "Gemma2": (WINDOW | {"query_pre_attn_scalar": 16}, (16, 16)),
     "Gemma3Text": (WINDOW, (16, 16)),
+    "Gemma4Text": (
+        WINDOW | {"global_head_dim": 16, "layer_types": ["sliding_attention", "full_attention"]},
+        (16, 16),
+    ),
     "Qwen2": ({}, (16, 16)),
     "Qwen3": ({}, (16, 16)),
     "Qwen3Moe": (MOE, (16, 16)),

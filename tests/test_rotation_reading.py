@@ -235,3 +235,12 @@ def test_the_terms_of_a_call_are_papers_four() -> None:
     with watched_rotation(model, RotaryWatch()) as watch:
         run(model, batch(ids(inputs=1)), observe, parse_edit("window=6"))
     assert max(found) < 1e-10
+
+
+def test_proportional_rotation_pairs_across_the_head_and_has_bands_that_stand_still() -> None:
+    """R7's second convention, in a model with a rotary table per layer type (Gemma-4)."""
+    found = wf.split(wf.load(decoder("Gemma4Text")), wf.given_tokens(ids()), groups=1)
+    rows = found.table().filter(found.table()["metric"] == "band_frequency").sort("layer", "band")
+    sliding, full = (rows.filter(rows["layer"] == layer)["value"].to_list() for layer in (0, 1))
+    assert sliding == pytest.approx([10000.0 ** (-m / 8) for m in range(8)], rel=1e-5)
+    assert full == pytest.approx([1.0, 1e6 ** (-1 / 8), *[0.0] * 6], rel=1e-5)

@@ -113,3 +113,50 @@ def test_replicates_leave_their_group_out_of_the_position_means_too() -> None:
         replicates = torch.tensor([part[metric] for part in parts], dtype=torch.float64)
         expected = (3 / 4 * (replicates - replicates.mean()).square().sum()).sqrt()
         assert rows.filter(pl.col("metric") == metric)["stderr"][0] == pytest.approx(float(expected), rel=1e-9)
+
+
+PAIRS = {"llama": [(m, m + 8) for m in range(8)], "gpt_neox": [(0, 2), (1, 3)]}
+
+
+@pytest.mark.parametrize("family", PAIRS)
+def test_every_band_equals_the_logits_of_its_two_dimensions_alone(family: str) -> None:
+    """All other dimensions set to 0 before the model's own rotation, term by term."""
+    model, ids = tiny(family), tokens()
+    found = wf.split(wf.load(model), wf.given_tokens(ids), groups=1).table()
+    rows = list(range(1, LENGTH))
+    for number, layer in enumerate(naive_split.capture(model, ids)):
+        inputs = range(len(ids))
+        whole = [naive_split.centred(layer.logits[b], layer.visible, rows) for b in inputs]
+        groups = [*PAIRS[family], tuple(d for d in range(16) if all(d not in pair for pair in PAIRS[family]))]
+        for band, dims in enumerate(groups):
+            if not dims:
+                continue
+            parts = {"content": 0.0, "turned_mean": 0.0, "position": 0.0}
+            grand = [v.mean((0, 2))[:, None].expand(-1, LENGTH, -1) for v in (layer.query, layer.key)]
+            keep = torch.zeros(16, dtype=torch.float64)
+            keep[list(dims)] = 1.0
+            mean = layer.turn(*(v[None] * keep for v in grand))
+            constant = (mean[0] @ mean[1].transpose(-1, -2) * layer.scale)[0].numpy()
+            masked = naive_split.Layer(
+                layer.query * keep, layer.key * keep, layer.turn, layer.logits, layer.visible, layer.scale
+            )
+            variance = 0.0
+            for b in inputs:
+                positions = [naive_split.position_parts(v, b) * keep for v in (layer.query, layer.key)]
+                terms = naive_split.terms(masked, *positions, b)
+                content = terms.pop("content_content") - constant
+                for name, term in (
+                    ("content", content),
+                    ("turned_mean", constant),
+                    ("position", sum(terms.values())),
+                ):
+                    centred = naive_split.centred(term[2], layer.visible, rows)
+                    parts[name] += naive_split.inner(centred, whole[b][2], layer.visible, rows)
+                variance += naive_split.inner(whole[b][2], whole[b][2], layer.visible, rows)
+            here = found.filter((pl.col("layer") == number) & (pl.col("head") == 2))
+            for name, value in parts.items():
+                if band < len(PAIRS[family]):
+                    row = here.filter((pl.col("metric") == f"band_{name}_share") & (pl.col("band") == band))
+                else:
+                    row = here.filter(pl.col("metric") == f"unturned_{name}_share")
+                assert row["value"][0] == pytest.approx(value / variance, abs=1e-10)
