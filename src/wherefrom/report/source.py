@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 
 from wherefrom.errors import BadInput
+from wherefrom.results.table import with_later_columns
 from wherefrom.rows import ROW_COLUMNS
 
 _TYPES: dict[str, Any] = {
@@ -26,6 +27,7 @@ _TYPES: dict[str, Any] = {
     "offset": pl.Int64,
     "query_range": pl.String,
     "token": pl.Int64,
+    "band": pl.Int64,
 }
 
 
@@ -109,6 +111,7 @@ def _read_rows(file: Path) -> tuple[pl.DataFrame, int]:
         raise BadInput(
             f"{file} cannot be read as a Parquet table ({_first_line(error)}); run the trace again."
         ) from error
+    rows = with_later_columns(rows)
     missing = [column for column in ROW_COLUMNS if column not in rows.columns]
     if missing:
         raise BadInput(f"{file} has no column {', '.join(missing)}; it was not written by this version of wherefrom.")
