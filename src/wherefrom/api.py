@@ -21,6 +21,8 @@ from wherefrom.capture.prompts import Prompts
 from wherefrom.capture.selfcheck import parity_check
 from wherefrom.models.hf import Decoder
 from wherefrom.models.loading import load as _load
+from wherefrom.workflows.facts import Facts
+from wherefrom.workflows.facts import facts as _facts
 from wherefrom.workflows.split import Split
 from wherefrom.workflows.split import split as _split
 from wherefrom.workflows.trace import Trace
@@ -75,3 +77,11 @@ def split(model: Any, inputs: Inputs | None = None, edits: Sequence[str] = (), *
     if not decoder.parity:
         parity_check(decoder)
     return _split(decoder, (inputs or random_tokens())(decoder), edits, **options)
+
+
+def facts(model: Any, **options: Any) -> Facts:
+    """What each layer of a checkpoint does with position; see `workflows.facts.facts` for the options.
+
+    `model`: what `load` returned, or anything `load` takes, families that cannot be traced included.
+    """
+    return _facts(model, **options)

@@ -152,6 +152,49 @@ def split(
 
 
 @app.command
+def facts(
+    model: str,
+    /,
+    *,
+    dtype: str = "float32",
+    device: str = "auto",
+    trust_remote_code: bool = False,
+    json: bool = False,
+) -> None:
+    """What each layer does with position: rotation, mask, scale, sinks, slopes; and config keys without effect.
+
+    Examples:
+
+        wherefrom facts smollm2
+
+        wherefrom facts ./my-checkpoint --json > facts.json
+
+    Parameters
+    ----------
+    model
+        smollm2 (packaged), a hub id, a local folder or a GGUF file.
+    dtype
+        Floating-point type of the model: float64, float32, bfloat16 or float16.
+    device
+        Where to run: auto, cpu or cuda.
+    trust_remote_code
+        Allow the checkpoint to run code of its own.
+    json
+        Print one JSON object and nothing else on standard output.
+    """
+    from wherefrom.workflows.facts import facts as read_facts
+
+    Progress().say(f"Loading {model} ...")
+    found = read_facts(model, dtype, device, trust_remote_code).to_dict()
+    if json:
+        print(json_module.dumps(found))
+        return
+    from wherefrom.report.facts_text import print_facts
+
+    print_facts(found)
+
+
+@app.command
 def report(folder: Path, /, *more: Path, out: Path | None = None) -> None:
     """Write the HTML report of a finished run, or of several side by side.
 

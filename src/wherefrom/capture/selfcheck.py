@@ -10,6 +10,7 @@ from torch import Tensor
 
 from wherefrom.capture.call import AttentionCall
 from wherefrom.capture.edits import RunInputs
+from wherefrom.capture.rotary_state import fresh_rotary_state
 from wherefrom.capture.session import run
 from wherefrom.encodings.masks import MaskRule
 from wherefrom.errors import BadInput
@@ -81,12 +82,12 @@ def _non_finite(decoder: Decoder) -> str:
 
 
 def _stock_logits(decoder: Decoder, prompt: Tensor) -> Tensor:
-    """Output logits of the model as the user loaded it, in evaluation mode."""
+    """Output logits of the model as the user loaded it, in evaluation mode and as if it had met no input before."""
     training = [module for module in decoder.model.modules() if module.training]
     for module in training:
         module.training = False
     try:
-        with torch.no_grad():
+        with torch.no_grad(), fresh_rotary_state(decoder):
             logits: Tensor = decoder.model(prompt.to(decoder.device), use_cache=False).logits
             return logits
     finally:

@@ -2,7 +2,7 @@
 
 Attention is taken over through transformers' attention interface: a function and a mask function under one name. The
 mask function hands on a rule instead of a tensor, so no L x L mask is built either. Everything that is switched for a
-run (implementation name, training flags, hooks, rotary buffers) is put back when the run ends, also after an error.
+run (implementation name, training flags, hooks, rotary state) is put back when the run ends, also after an error.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from wherefrom.capture.call import AttentionCall
 from wherefrom.capture.edits.base import Edit, RunInputs
 from wherefrom.capture.kernels import attend
+from wherefrom.capture.rotary_state import fresh_rotary_state
 from wherefrom.encodings.masks import MaskRule, rule_from_mask
 from wherefrom.errors import BadInput, CheckFailed
 from wherefrom.models.hf import Decoder
@@ -211,6 +212,7 @@ def run(
     try:
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
+            stack.enter_context(fresh_rotary_state(decoder))
             stack.enter_context(_switched(decoder))
             if residual is not None:
                 stack.enter_context(_watched(decoder, residual))

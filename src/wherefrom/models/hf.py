@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from wherefrom.errors import BadInput
+from wherefrom.errors import BadInput, Unobservable
 
 
 @dataclass
@@ -166,13 +166,13 @@ def wrap(model: nn.Module, tokenizer: Any = None, source: str | None = None) -> 
     family = getattr(config, "model_type", name)
     if opaque or not attention:
         what = f"its {opaque[0]} does" if opaque else "its layers do"
-        raise BadInput(
+        raise Unobservable(
             f"The family '{family}' cannot be observed: {what} not dispatch through transformers' attention interface; "
             "choose a family that does (Llama, Mistral, Qwen, Gemma, GPT-2, GPT-NeoX, GPT-OSS and about 150 others)."
         )
     blocks = _blocks(body, attention)
     if not blocks:
-        raise BadInput(
+        raise Unobservable(
             f"The family '{family}' cannot be observed: its attention layers do not sit in one list of blocks."
         )
     return Decoder(model, body, model.get_input_embeddings(), blocks, attention, source or name, tokenizer=tokenizer)  # type: ignore[operator]

@@ -45,6 +45,19 @@ def load(
     """
     if isinstance(model, nn.Module):
         return wrap(model, tokenizer)
+    loaded, found, name = load_bare(model, dtype, device, trust_remote_code)
+    decoder = wrap(loaded, tokenizer or found, os.fspath(model))
+    decoder.name = name
+    return decoder
+
+
+def load_bare(
+    model: str | os.PathLike[str], dtype: str = "float32", device: str = "auto", trust_remote_code: bool = False
+) -> tuple[nn.Module, Any, str]:
+    """The model object, its tokenizer (or None) and its name (or ""), for what `load` takes as a name or path.
+
+    Also for families that cannot be traced. Raises BadInput with one sentence for what cannot be loaded.
+    """
     if not isinstance(model, str | os.PathLike) or not os.fspath(model):
         raise BadInput(f"{model!r} names no model; pass smollm2, a path, a hub id or a loaded model object.")
     if dtype not in DTYPES:
@@ -54,12 +67,11 @@ def load(
     path = packaged_gguf() if source == "smollm2" else Path(source)
     if path.suffix.lower() == ".gguf" or source == "smollm2":
         loaded, found = _load_gguf(path, dtype)
-        decoder = wrap(loaded, tokenizer or found, source)
-        decoder.name = path.stem
+        name = path.stem
     else:
-        decoder = _load_pretrained(source, dtype, tokenizer, trust_remote_code)
-    decoder.model.to(target)
-    return decoder
+        loaded, found = _load_pretrained(source, dtype, trust_remote_code)
+        name = ""
+    return loaded.to(target), found, name
 
 
 def resolve_device(device: str) -> torch.device:
@@ -156,7 +168,7 @@ def _convert_gguf(path: Path, folder: Path) -> None:
 
     where: dict[str, Any] = {"gguf_file": path.name}
     try:
-        with _quiet():
+        with quiet():
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 str(path.parent), dtype=torch.float32, **REPORTED, **where
             )
@@ -173,11 +185,11 @@ def _convert_gguf(path: Path, folder: Path) -> None:
     config._name_or_path = str(path)
     config.save_pretrained(folder)
     save_model(model, str(folder / "model.safetensors"), metadata={"format": "pt"})
-    with _quiet(), contextlib.suppress(Exception):  # a checkpoint without a readable tokenizer can still be traced
+    with quiet(), contextlib.suppress(Exception):  # a checkpoint without a readable tokenizer can still be traced
         AutoTokenizer.from_pretrained(str(path.parent), **where).save_pretrained(folder)
 
 
-def _load_pretrained(source: str, dtype: str, tokenizer: Any, trust_remote_code: bool) -> Decoder:
+def _load_pretrained(source: str, dtype: str, trust_remote_code: bool) -> tuple[nn.Module, Any]:
     path = Path(source)
     options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
     if path.is_dir():
@@ -192,15 +204,14 @@ def _load_pretrained(source: str, dtype: str, tokenizer: Any, trust_remote_code:
         raise BadInput(f"'{source}' is neither a model folder nor a GGUF file.")
     else:
         options["local_files_only"] = not ask_hub(source)
-    model, found = _from_folder(source, DTYPES[dtype], source, **options)
-    return wrap(model, tokenizer or found, source)
+    return _from_folder(source, DTYPES[dtype], source, **options)
 
 
 def _from_folder(source: str, dtype: torch.dtype, shown: str, **options: Any) -> tuple[nn.Module, Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     try:
-        with _quiet():
+        with quiet():
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 source, dtype=dtype, use_safetensors=True, **REPORTED, **options
             )
@@ -209,7 +220,7 @@ def _from_folder(source: str, dtype: torch.dtype, shown: str, **options: Any) ->
     model, report = loaded
     _refuse_incomplete(report, shown)
     tokenizer = None
-    with _quiet(), contextlib.suppress(Exception):
+    with quiet(), contextlib.suppress(Exception):
         tokenizer = AutoTokenizer.from_pretrained(source, **options)
     return model, tokenizer
 
@@ -243,7 +254,7 @@ def _one_line(error: Exception) -> str:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """No progress bars or notices of other libraries on our output."""
     from transformers.utils import logging as transformers_logging
 
