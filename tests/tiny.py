@@ -44,6 +44,10 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("Qwen3", {}),
     "gpt_oss": ("GptOss", GPT_OSS),
     "gpt2": ("GPT2", GPT2),
+    "gpt_neox": (
+        "GPTNeoX",
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.25}},
+    ),
 }
 SHARPEN = 6.0
 """Factor on query and key projections of the 0.02 initialisation."""
@@ -67,11 +71,13 @@ def sharpen(model: nn.Module, factor: float = SHARPEN) -> None:
         for name, parameter in model.named_parameters():
             if name.endswith(("q_proj.weight", "k_proj.weight")):
                 parameter.mul_(factor)
+            elif name.endswith("query_key_value.weight"):
+                parameter.view(4, 3, -1, parameter.shape[-1])[:, :2] *= factor
             elif name.endswith("c_attn.weight"):
                 parameter[:, : 2 * parameter.shape[0]] *= factor
             elif name.endswith("sinks"):
                 parameter.copy_(torch.linspace(-1, 1, parameter.numel()))
-            elif name.endswith("embed_tokens.weight"):
+            elif name.endswith(("embed_tokens.weight", "embed_in.weight")):
                 parameter.normal_(0, 1)
             elif name.endswith(("wte.weight", "wpe.weight")):
                 parameter.normal_(0, 0.5)

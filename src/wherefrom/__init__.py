@@ -11,11 +11,13 @@ _PUBLIC = {
     "BadInput": "wherefrom.errors",
     "load": "wherefrom.api",
     "trace": "wherefrom.api",
+    "split": "wherefrom.api",
     "facts": "wherefrom.api",
     "random_tokens": "wherefrom.api",
     "text_windows": "wherefrom.api",
     "given_tokens": "wherefrom.api",
     "Trace": "wherefrom.workflows.trace",
+    "Split": "wherefrom.workflows.split",
     "Facts": "wherefrom.workflows.facts",
 }
 """Public name: module. Resolved on first use, so that `import wherefrom` does not import torch."""

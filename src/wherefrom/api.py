@@ -7,6 +7,7 @@ trace = wf.trace(model, wf.random_tokens(inputs=64, length=512), edits=["bos=mea
 trace.table()
 trace.save("out")
 wf.report("out")
+wf.split(model, wf.random_tokens(inputs=64, length=512)).table()
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from wherefrom.models.hf import Decoder
 from wherefrom.models.loading import load as _load
 from wherefrom.workflows.facts import Facts
 from wherefrom.workflows.facts import facts as _facts
+from wherefrom.workflows.split import Split
+from wherefrom.workflows.split import split as _split
 from wherefrom.workflows.trace import Trace
 from wherefrom.workflows.trace import trace as _trace
 
@@ -63,6 +66,17 @@ def trace(model: Any, inputs: Inputs | None = None, edits: Sequence[str] = (), *
     if not decoder.parity:
         parity_check(decoder)
     return _trace(decoder, (inputs or random_tokens())(decoder), edits, **options)
+
+
+def split(model: Any, inputs: Inputs | None = None, edits: Sequence[str] = (), **options: Any) -> Split:
+    """Split attention logits into content and position; see `workflows.split.split` for the options.
+
+    `model`: what `load` returned, or anything `load` takes. `inputs`: `random_tokens(...)` by default.
+    """
+    decoder = model if isinstance(model, Decoder) else load(model)
+    if not decoder.parity:
+        parity_check(decoder)
+    return _split(decoder, (inputs or random_tokens())(decoder), edits, **options)
 
 
 def facts(model: Any, **options: Any) -> Facts:

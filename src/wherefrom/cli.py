@@ -9,7 +9,7 @@ import sys
 import traceback
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
 
@@ -17,6 +17,10 @@ import wherefrom
 from wherefrom.errors import BadInput, WherefromError
 from wherefrom.progress import Progress
 from wherefrom.workflows.options import TraceOptions
+from wherefrom.workflows.split_options import SplitOptions
+
+if TYPE_CHECKING:
+    from wherefrom.models.hf import Decoder
 
 INTERRUPTED = 130
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory")
@@ -64,15 +68,10 @@ def trace(
     json
         Print a JSON summary and nothing else on standard output.
     """
-    from wherefrom.api import load
-    from wherefrom.models.loading import cache_folder
     from wherefrom.workflows.trace import trace as run_trace
 
     progress = Progress()
-    progress.say(f"Loading {model} ...")
-    if model == "smollm2" and not (cache_folder() or Path("/nonexistent")).exists():
-        progress.say("The first time, its GGUF file is converted; that takes about a minute.")
-    decoder = load(model, options.dtype, options.device, trust_remote_code=options.trust_remote_code)
+    decoder = _loaded(model, options.dtype, options.device, options.trust_remote_code, progress)
     prompts = options.prompts(decoder)
     found = run_trace(
         decoder,
@@ -98,6 +97,58 @@ def trace(
 
     print_summary(found.rows, found.manifest)
     print(f"\nRows:   {found.folder / 'rows.parquet'}\nReport: {page}")
+
+
+@app.command
+def split(
+    model: str,
+    /,
+    *,
+    options: Annotated[SplitOptions, Parameter(name="*")] = SplitOptions(),  # noqa: B008
+    json: bool = False,
+) -> None:
+    """Split attention logits into content and position, per head, layer and rotary frequency band.
+
+    Examples:
+
+        wherefrom split smollm2
+
+        wherefrom split smollm2 --length 128 --inputs 32
+
+        wherefrom split ./my-checkpoint --text book.txt --edit rope=ntk:4 --out results
+
+        wherefrom split smollm2 --json > split.json
+
+    Parameters
+    ----------
+    model
+        smollm2 (packaged), a hub id, a local folder or a GGUF file.
+    json
+        Print a JSON summary and nothing else on standard output.
+    """
+    from wherefrom.workflows.split import split as run_split
+
+    progress = Progress()
+    decoder = _loaded(model, options.dtype, options.device, options.trust_remote_code, progress)
+    found = run_split(
+        decoder,
+        options.prompts(decoder),
+        options.edit,
+        options.rows,
+        options.out,
+        out_root=RUNS,
+        batch=options.batch,
+        progress=progress,
+        command=_command.get(),
+    )
+    assert found.folder is not None
+    if json:
+        print(json_module.dumps(found.summary(), allow_nan=False))
+        return
+    from wherefrom.report.split_text import print_split
+
+    print_split(found.rows, found.manifest)
+    print(f"\nRows: {found.folder / 'rows.parquet'}")
 
 
 @app.command
@@ -165,6 +216,17 @@ def report(folder: Path, /, *more: Path, out: Path | None = None) -> None:
     from wherefrom.report import build_report
 
     print(build_report([folder, *more], out))
+
+
+def _loaded(model: str, dtype: str, device: str, trust_remote_code: bool, progress: Progress) -> Decoder:
+    """Load a model for a command, saying so."""
+    from wherefrom.api import load
+    from wherefrom.models.loading import cache_folder
+
+    progress.say(f"Loading {model} ...")
+    if model == "smollm2" and not (cache_folder() or Path("/nonexistent")).exists():
+        progress.say("The first time, its GGUF file is converted; that takes about a minute.")
+    return load(model, dtype, device, trust_remote_code=trust_remote_code)
 
 
 @lists.command

@@ -13,13 +13,13 @@ class Row:
     """
 
     analysis: str
-    """Which analysis measured it: `leak`, `sinks`, `first_token`, `atlas`."""
+    """Which analysis measured it: `leak`, `sinks`, `first_token`, `atlas`, `split`, `bands`, `spectra`, `readout`."""
     metric: str
     """The field's name of the quantity, e.g. `shape_leak`."""
     value: float
     """The estimate, in `unit`. Variances may be slightly negative; they are never clipped."""
     unit: str
-    """`nats2`, `nats`, `share`, `norm`, `cosine`, `tokens`."""
+    """`nats2`, `nats`, `share`, `norm`, `cosine`, `tokens`, `radians`, `ratio`."""
     n: int
     """Independent inputs behind the estimate."""
     stderr: float | None = None
@@ -36,6 +36,8 @@ class Row:
     """Half-open interval of query positions, e.g. `32:64`; None: not tied to one."""
     token: int | None = None
     """Token id, for rows about one token of the vocabulary."""
+    band: int | None = None
+    """Rotary frequency band, fastest first from 0, for rows about one."""
 
 
 ROW_COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(Row))

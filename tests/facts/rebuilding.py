@@ -8,7 +8,7 @@ import naive
 import torch
 from torch import Tensor
 
-from wherefrom.capture.rotation import LayerRotation
+from wherefrom.capture.layer_rotation import LayerRotation
 
 IDS = torch.randint(3, 97, (2, 48), generator=torch.Generator().manual_seed(5))
 

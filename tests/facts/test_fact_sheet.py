@@ -16,7 +16,7 @@ from rotary_families import model_of
 from tiny import BASE, tiny
 
 import wherefrom as wf
-from wherefrom.capture.rotation import read_rotations
+from wherefrom.capture.layer_rotation import read_rotations
 from wherefrom.errors import BadInput
 from wherefrom.models.hf import wrap
 

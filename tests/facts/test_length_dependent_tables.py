@@ -12,8 +12,8 @@ from torch import nn
 
 import wherefrom as wf
 from wherefrom.capture.edits import RunInputs
+from wherefrom.capture.layer_rotation import read_rotations
 from wherefrom.capture.rotary_state import fresh_rotary_state
-from wherefrom.capture.rotation import read_rotations
 from wherefrom.capture.session import run
 from wherefrom.models.hf import Decoder, wrap
 

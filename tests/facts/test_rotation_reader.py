@@ -10,7 +10,7 @@ import torch
 from rotary_families import FAMILIES, MLA, model_of, own_rotation
 
 from wherefrom.capture.layer_probe import table_modules
-from wherefrom.capture.rotation import LayerRotation, read_rotations
+from wherefrom.capture.layer_rotation import LayerRotation, read_rotations
 from wherefrom.errors import BadInput
 from wherefrom.models.hf import wrap
 

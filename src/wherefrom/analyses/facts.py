@@ -12,10 +12,10 @@ from wherefrom.analyses.fact_types import LayerFacts, LengthFacts, ModelFacts, T
 from wherefrom.analyses.rotary_summary import summarise
 from wherefrom.capture.bias_reading import BiasFacts, attention_modules, read_bias
 from wherefrom.capture.layer_probe import LayerProbe, capture_layers, table_modules
+from wherefrom.capture.layer_rotation import LayerRotation, read_layer, read_rotations
 from wherefrom.capture.mask_reading import read_mask
 from wherefrom.capture.precision import AnglePrecision, read_precision
 from wherefrom.capture.rotary_state import depends_on_length, rope_types
-from wherefrom.capture.rotation import LayerRotation, read_layer, read_rotations
 from wherefrom.errors import BadInput, Unobservable
 from wherefrom.models.hf import Decoder
 

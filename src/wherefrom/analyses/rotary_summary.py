@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from wherefrom.capture.rotation import LayerRotation
+from wherefrom.capture.layer_rotation import LayerRotation
 
 GEOMETRIC = 1e-5
 """Largest distance of log frequencies from a straight line; float32 tables stay below 1e-6."""

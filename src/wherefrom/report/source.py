@@ -11,22 +11,8 @@ from typing import Any
 import polars as pl
 
 from wherefrom.errors import BadInput
+from wherefrom.results.table import SCHEMA, with_later_columns
 from wherefrom.rows import ROW_COLUMNS
-
-_TYPES: dict[str, Any] = {
-    "analysis": pl.String,
-    "metric": pl.String,
-    "value": pl.Float64,
-    "unit": pl.String,
-    "n": pl.Int64,
-    "stderr": pl.Float64,
-    "edit": pl.String,
-    "layer": pl.Int64,
-    "head": pl.Int64,
-    "offset": pl.Int64,
-    "query_range": pl.String,
-    "token": pl.Int64,
-}
 
 
 @dataclass(frozen=True)
@@ -109,11 +95,12 @@ def _read_rows(file: Path) -> tuple[pl.DataFrame, int]:
         raise BadInput(
             f"{file} cannot be read as a Parquet table ({_first_line(error)}); run the trace again."
         ) from error
+    rows = with_later_columns(rows)
     missing = [column for column in ROW_COLUMNS if column not in rows.columns]
     if missing:
         raise BadInput(f"{file} has no column {', '.join(missing)}; it was not written by this version of wherefrom.")
     try:
-        rows = rows.select(pl.col(column).cast(_TYPES[column]) for column in ROW_COLUMNS)
+        rows = rows.select(pl.col(column).cast(SCHEMA[column]) for column in ROW_COLUMNS)
     except pl.exceptions.PolarsError as error:
         raise BadInput(f"{file} has a column of the wrong type ({_first_line(error)}); run the trace again.") from error
     finite = rows.filter(pl.col("value").is_finite()).with_columns(

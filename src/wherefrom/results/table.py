@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import astuple
+from operator import attrgetter
 from pathlib import Path
 
 import polars as pl
@@ -25,13 +25,20 @@ SCHEMA: dict[str, type[pl.DataType]] = {
     "offset": pl.Int64,
     "query_range": pl.String,
     "token": pl.Int64,
+    "band": pl.Int64,
 }
 assert tuple(SCHEMA) == ROW_COLUMNS
+_VALUES = attrgetter(*ROW_COLUMNS)
 
 
 def to_table(rows: Iterable[Row]) -> pl.DataFrame:
     """One tidy row per measurement; None is null."""
-    return pl.DataFrame([astuple(row) for row in rows], schema=SCHEMA, orient="row")
+    return pl.DataFrame([_VALUES(row) for row in rows], schema=SCHEMA, orient="row")
+
+
+def with_later_columns(table: pl.DataFrame) -> pl.DataFrame:
+    """A table of a run made before a column existed, with that column empty."""
+    return table if "band" in table.columns else table.with_columns(pl.lit(None, pl.Int64).alias("band"))
 
 
 def write_atomically(path: Path, data: bytes, durable: bool = True) -> None:
@@ -61,6 +68,7 @@ def read_rows(folder: Path) -> pl.DataFrame:
         table = pl.read_parquet(path)
     except Exception as error:
         raise BadInput(f"'{path}' is damaged and cannot be read; delete that file and run the trace again.") from error
+    table = with_later_columns(table)
     missing = [name for name in SCHEMA if name not in table.columns]
     if missing:
         raise BadInput(f"'{path}' lacks the column '{missing[0]}'; it was not written by this version of wherefrom.")

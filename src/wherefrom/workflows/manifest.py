@@ -19,14 +19,8 @@ from wherefrom.capture.prompts import Prompts
 from wherefrom.models.hf import Decoder
 
 
-def build_manifest(
-    decoder: Decoder,
-    prompts: Prompts,
-    plan: LeakPlan,
-    estimates: Sequence[LeakEstimate],
-    settings: dict[str, Any],
-) -> dict[str, Any]:
-    """Everything a reader needs to trust and repeat a run: versions, inputs, plan, parity and closure errors."""
+def describe_run(decoder: Decoder, prompts: Prompts) -> dict[str, Any]:
+    """The part of a manifest that every kind of run has: versions, model, inputs, parity."""
     ids = prompts.token_ids
     first = sorted(set(ids[:, 0].tolist()))
     named: dict[str, Any] = {"id": first[0]} if len(first) == 1 else {"id": None, "distinct": len(first)}
@@ -53,16 +47,29 @@ def build_manifest(
         "device": str(decoder.device),
         "dtype": str(decoder.dtype).removeprefix("torch."),
         "backend": "fused attention with log-sum-exp",
+        "parity": decoder.parity,
+        "excluded_rows": prompts.excluded_rows,
+        "warnings": list(prompts.warnings),
+    }
+
+
+def build_manifest(
+    decoder: Decoder,
+    prompts: Prompts,
+    plan: LeakPlan,
+    estimates: Sequence[LeakEstimate],
+    settings: dict[str, Any],
+) -> dict[str, Any]:
+    """Everything a reader needs to trust and repeat a trace: versions, inputs, plan, parity and closure errors."""
+    return {
+        **describe_run(decoder, prompts),
         **settings,
         "query_ranges": [span.text for span in plan.ranges],
         "offsets": {span.text: list(span.offsets) for span in plan.ranges},
         "bins": {span.text: span.bins for span in plan.ranges},
         "profile_stride": {span.text: span.stride for span in plan.ranges},
-        "parity": decoder.parity,
         "closure_max_abs": max(estimate.closure for estimate in estimates),
         "log_denominator_max_abs": max(estimate.denominator_error for estimate in estimates),
-        "excluded_rows": prompts.excluded_rows,
-        "warnings": list(prompts.warnings),
         "layers": estimates[0].layers,
     }
 
