@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "src" / "wherefrom"
-LEAVES = {"errors", "rows", "progress", "suggest"}
+LEAVES = {"errors", "rows", "progress", "suggest", "settings"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "rows": set(),
     "progress": set(),
     "suggest": set(),
+    "settings": {"errors"},
     "encodings": LEAVES,
+    "tasks": LEAVES,
     "testing": LEAVES | {"encodings"},
     "models": LEAVES | {"encodings"},
     "capture": LEAVES | {"encodings", "models"},

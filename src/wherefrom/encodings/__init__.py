@@ -25,11 +25,11 @@ from wherefrom.encodings.published_mla import PublishedMla, PublishedMlaConfig
 from wherefrom.encodings.relative_table import RelativeTable, RelativeTableConfig
 from wherefrom.encodings.rope import SCALINGS, Rope, RopeConfig
 from wherefrom.encodings.rotary import rope_frequencies, rotary_pairs, rotate
-from wherefrom.encodings.settings import Settings, suggestion
 from wherefrom.encodings.sinusoidal import Sinusoidal, SinusoidalConfig, sinusoidal_table
 from wherefrom.encodings.t5 import T5, T5Config, t5_bucket
 from wherefrom.encodings.xpos import Xpos, XposConfig
 from wherefrom.errors import BadInput
+from wherefrom.settings import Settings, suggestion
 
 __all__ = [
     "ENCODINGS",

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from wherefrom.encodings.base import Dimensions, Encoding, EncodingConfig, compute_dtype, offsets
-from wherefrom.encodings.settings import check_choice, check_count, check_number
+from wherefrom.settings import check_choice, check_count, check_number
 
 SlopeRule = Literal["interleaved", "geometric", "published"]
 Form = Literal["auto", "causal", "symmetric", "key"]

@@ -16,8 +16,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from wherefrom.encodings.settings import Settings, check_count
 from wherefrom.errors import BadInput
+from wherefrom.settings import Settings, check_count
 
 KINDS = ("none", "additive", "multiplicative", "mixed")
 REFERENCES = ("none", "relative", "absolute", "content")

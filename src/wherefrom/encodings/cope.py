@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from wherefrom.encodings.base import Dimensions, Encoding, EncodingConfig, compute_dtype, offsets, repeat_heads
-from wherefrom.encodings.settings import check_count
+from wherefrom.settings import check_count
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from wherefrom.encodings.base import Dimensions, Encoding, EncodingConfig, check_positions
-from wherefrom.encodings.settings import check_number
 from wherefrom.errors import BadInput
+from wherefrom.settings import check_number
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from torch import Tensor
 from wherefrom.encodings.base import Dimensions, Encoding, EncodingConfig
 from wherefrom.encodings.rotary import Pairing, rotate
 from wherefrom.encodings.scaling import inverse_frequencies
-from wherefrom.encodings.settings import check_choice, check_count, check_number
 from wherefrom.errors import BadInput
+from wherefrom.settings import check_choice, check_count, check_number
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from wherefrom.encodings.base import Dimensions, Encoding, EncodingConfig, angle_dtype, compute_dtype
 from wherefrom.encodings.rotary import rotary_angles
-from wherefrom.encodings.settings import check_choice, check_number
+from wherefrom.settings import check_choice, check_number
 
 InitialPhase = Literal["zero", "uniform"]
 

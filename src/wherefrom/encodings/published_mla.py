@@ -12,7 +12,7 @@ from wherefrom.encodings.base import Dimensions, Encoding, EncodingConfig, compu
 from wherefrom.encodings.mla import decoupled_dim, shared_part, with_part
 from wherefrom.encodings.rotary import rotary_angles
 from wherefrom.encodings.scaling import inverse_frequencies
-from wherefrom.encodings.settings import check_count, check_number
+from wherefrom.settings import check_count, check_number
 
 
 @dataclass(frozen=True, slots=True)

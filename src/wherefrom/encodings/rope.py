@@ -27,8 +27,8 @@ from wherefrom.encodings.scaling import (
     Scaling,
 )
 from wherefrom.encodings.scaling_bands import LongRopeScaling, YarnScaling
-from wherefrom.encodings.settings import Settings, check_choice, check_count, check_number, read_options, suggestion
 from wherefrom.errors import BadInput
+from wherefrom.settings import Settings, check_choice, check_count, check_number, read_options, suggestion
 
 SCALINGS: dict[str, type[Scaling]] = {
     "default": DefaultScaling,

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from wherefrom.encodings.base import angle_dtype, check_positions, compute_dtype
 from wherefrom.encodings.scaling import DefaultScaling, Scaling
-from wherefrom.encodings.settings import check_choice, check_count
 from wherefrom.errors import BadInput
+from wherefrom.settings import check_choice, check_count
 
 Pairing = Literal["half", "interleaved"]
 Partial = Literal["block", "proportional"]

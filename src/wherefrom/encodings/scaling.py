@@ -16,8 +16,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from wherefrom.encodings.settings import Settings, check_count, check_number
 from wherefrom.errors import BadInput
+from wherefrom.settings import Settings, check_count, check_number
 
 
 def inverse_frequencies(dim: int, theta: float = 10000.0, device: torch.device | None = None) -> Tensor:

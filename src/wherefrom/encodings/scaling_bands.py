@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from wherefrom.encodings.scaling import Scaling, inverse_frequencies
-from wherefrom.encodings.settings import check_count, check_number
 from wherefrom.errors import BadInput
+from wherefrom.settings import check_count, check_number
 
 
 def yarn_magnitude(factor: float, weight: float = 1.0) -> float:

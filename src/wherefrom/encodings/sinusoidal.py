@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from wherefrom.encodings.base import Dimensions, Encoding, EncodingConfig, angle_dtype, check_positions
-from wherefrom.encodings.settings import check_choice, check_count, check_number
 from wherefrom.errors import BadInput
+from wherefrom.settings import check_choice, check_count, check_number
 
 Layout = Literal["interleaved", "concatenated"]
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from wherefrom.encodings.base import Dimensions, Encoding, EncodingConfig, compute_dtype, offsets
-from wherefrom.encodings.settings import check_count, check_number
 from wherefrom.errors import BadInput
+from wherefrom.settings import check_count, check_number
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from wherefrom.encodings.base import Dimensions, Encoding, EncodingConfig, angle_dtype, compute_dtype
 from wherefrom.encodings.rotary import Pairing, join_pairs, rope_frequencies, rotate
-from wherefrom.encodings.settings import check_choice, check_number
 from wherefrom.errors import BadInput
+from wherefrom.settings import check_choice, check_number
 
 
 @dataclass(frozen=True, slots=True)

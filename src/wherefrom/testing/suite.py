@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from wherefrom.encodings.settings import suggestion
 from wherefrom.errors import BadInput, CheckFailed
+from wherefrom.settings import suggestion
 from wherefrom.testing.checks_exactness import (
     Reference,
     check_cached,

@@ -1,0 +1,1 @@
+"""Synthetic tasks, one file each: pure functions of (settings, seed)."""
