@@ -34,6 +34,9 @@ class AttentionCall:
     """Soft-cap on logits, in nats, or None."""
     sink: Tensor | None = None
     """Learned sink logit per head, nats, or None."""
+    bias: Tensor | None = None
+    """Bias added to logits before the softmax, (1|batch head|1 query key), nats. Only models of the lab have one: it is
+    as large as the logits themselves."""
 
     @property
     def length(self) -> int:
@@ -64,17 +67,24 @@ class AttentionCall:
         query = self._grouped_query[..., start:stop, :]
         key = self._wide_key[..., start - offset : stop - offset, :]
         product = torch.linalg.vecdot(query, key.expand_as(query))
-        return cap(product.flatten(1, 2) * self.scale, self.softcap)
+        logits = product.flatten(1, 2) * self.scale
+        if self.bias is not None:
+            logits = logits + self.bias.diagonal(-offset, -2, -1)[..., start - offset : stop - offset]
+        return cap(logits, self.softcap)
 
     @cached_property
     def logits_to_first(self) -> Tensor:
         """Logits of every query and the key at position 0: (batch head query), nats."""
         first = self._wide_key[..., 0, :]
         product = torch.einsum("bkgqd,bkgd->bkgq", self._grouped_query, first.expand(-1, -1, self.group, -1))
-        return cap(product.flatten(1, 2) * self.scale, self.softcap)
+        logits = product.flatten(1, 2) * self.scale
+        return cap(logits if self.bias is None else logits + self.bias[..., 0], self.softcap)
 
     def logit_rows(self, item: int, queries: slice, keys: int) -> Tensor:
         """Logits of some queries and the keys `0:keys` of one batch item, visible or not: (head query key), nats."""
         query = self._grouped_query[item, :, :, queries]
         product = query @ self._wide_key[item, :, :, :keys].transpose(-1, -2)
-        return cap(product.flatten(0, 1) * self.scale, self.softcap)
+        logits = product.flatten(0, 1) * self.scale
+        if self.bias is not None:
+            logits = logits + self.bias[min(item, len(self.bias) - 1), :, queries, :keys]
+        return cap(logits, self.softcap)

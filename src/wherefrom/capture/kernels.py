@@ -26,16 +26,18 @@ def attend(
     rule: MaskRule,
     softcap: float | None = None,
     sink: Tensor | None = None,
+    bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Softmax attention and its log-denominator.
 
-    Shapes: query (batch head query dim), key and value (batch kv_head key dim), sink (head,) in nats. Query head h
-    reads key/value head h // group. Returns the output (batch head query dim) and z (batch head query) in nats, the
-    learned sink's term included.
+    Shapes: query (batch head query dim), key and value (batch kv_head key dim), sink (head,) and bias (1|batch head|1
+    query key) in nats; the bias is added before a soft-cap. Query head h reads key/value head h // group. Returns the
+    output (batch head query dim) and z (batch head query) in nats, the learned sink's term included.
     """
     outputs, denominators = [], []
     for queries, keys, mask in segments(rule, query.shape[2], query.device):
-        part = _segment(query[:, :, queries], key[:, :, keys], value[:, :, keys], scale, mask, softcap)
+        part_bias = None if bias is None else bias[:, :, queries, keys]
+        part = _segment(query[:, :, queries], key[:, :, keys], value[:, :, keys], scale, mask, softcap, part_bias)
         outputs.append(part[0])
         denominators.append(part[1])
     output = outputs[0] if len(outputs) == 1 else torch.cat(outputs, 2)
@@ -73,9 +75,17 @@ def segments(rule: MaskRule, length: int, device: torch.device) -> Iterator[tupl
 
 
 def _segment(
-    query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | str | None, softcap: float | None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: float,
+    mask: Tensor | str | None,
+    softcap: float | None,
+    bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     same_width = query.shape[-1] == value.shape[-1]
+    if bias is not None:
+        return _blocked(query, key, value, scale, mask, softcap, bias)
     if softcap is None and same_width and query.device.type == "cpu":
         return _flash_cpu(query, key, value, scale, mask)
     if softcap is None and query.device.type == "cuda" and not isinstance(mask, Tensor):
@@ -105,7 +115,13 @@ def _efficient_cuda(query: Tensor, key: Tensor, value: Tensor, scale: float, cau
 
 
 def _blocked(
-    query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | str | None, softcap: float | None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: float,
+    mask: Tensor | str | None,
+    softcap: float | None,
+    bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     batch, heads, length, _ = query.shape
     kv_heads, keys = key.shape[1], key.shape[2]
@@ -115,7 +131,11 @@ def _blocked(
         stop = min(start + BLOCK, length)
         seen = stop if mask == "causal" else keys
         logits = widen(grouped[..., start:stop, :]) @ widen(key[:, :, None, :seen]).transpose(-1, -2)
-        logits = cap(logits * scale, softcap)
+        logits = logits * scale
+        if bias is not None:
+            part = bias[:, :, start:stop, :seen].expand(-1, heads, -1, -1)
+            logits = logits + part.unflatten(1, (kv_heads, heads // kv_heads))
+        logits = cap(logits, softcap)
         if isinstance(mask, Tensor):
             logits = logits.masked_fill(~mask[start:stop, :seen], float("-inf"))
         elif mask == "causal":

@@ -40,7 +40,11 @@ def profile_sums(call: AttentionCall, item: int, rows: slice, reference: Tensor)
     key = widen(call.key[item])
     padded = F.pad(key[:, 1:keys], (0, 0, left + 1, right)).unsqueeze(1)
     query = widen(call.query[item, :, rows]).unflatten(0, (key.shape[0], call.group)) * call.scale
-    logits = cap(query @ padded.transpose(-1, -2), call.softcap)
+    logits = query @ padded.transpose(-1, -2)
+    if call.bias is not None:
+        bias = call.bias[min(item, len(call.bias) - 1), :, rows, 1:keys].expand(call.heads, -1, -1)
+        logits = logits + F.pad(bias, (left + 1, right)).unflatten(0, (key.shape[0], call.group))
+    logits = cap(logits, call.softcap)
     # Moving down one row moves the query by `stride`, so an equal offset lies `width + stride` entries further on.
     diagonals = logits.as_strided(
         (call.heads, queries, high - low), (queries * width, width + stride, 1), left + first - high + 1

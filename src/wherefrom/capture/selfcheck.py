@@ -62,6 +62,8 @@ def parity_check(decoder: Decoder) -> Decoder:
 
 
 def _refuse_bidirectional(decoder: Decoder, rules: dict[int, MaskRule]) -> None:
+    if not decoder.causal:
+        return
     for layer, rule in rules.items():
         if not rule.causal:
             raise BadInput(

@@ -114,6 +114,7 @@ def observed_attention(
     scaling: float | None = None,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
+    attention_bias: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Stand-in for transformers' attention functions: the fused output, and an AttentionCall for the observer."""
@@ -138,10 +139,11 @@ def observed_attention(
     session.seen[layer] = rule
     scale = float(scaling) if scaling is not None else query.shape[-1] ** -0.5
     sink = None if s_aux is None else s_aux.detach().reshape(-1)
-    output, log_denominator = attend(query, key, value, scale, rule, softcap, sink)
+    output, log_denominator = attend(query, key, value, scale, rule, softcap, sink, attention_bias)
     if session.observer is not None:
         _refuse_non_finite(log_denominator, layer)
-        session.observer(AttentionCall(layer, query, key, value, scale, rule, log_denominator, softcap, sink))
+        call = AttentionCall(layer, query, key, value, scale, rule, log_denominator, softcap, sink, attention_bias)
+        session.observer(call)
     return output.transpose(1, 2).contiguous(), None
 
 
@@ -172,11 +174,17 @@ def _register() -> None:
     AttentionMaskInterface.register(NAME, observed_mask)
 
 
+def _running_configs(model: nn.Module) -> dict[int, Any]:
+    """The config objects that say which attention function is in use."""
+    found = [getattr(module, "config", None) for module in model.modules()]
+    return {id(config): config for config in found if hasattr(config, "_attn_implementation_internal")}
+
+
 @contextmanager
 def _switched(decoder: Decoder) -> Iterator[None]:
     """Our attention in place and dropout off; put back afterwards, whatever happens."""
     _register()
-    configs: dict[int, Any] = {id(m.config): m.config for m in decoder.model.modules() if hasattr(m, "config")}
+    configs = _running_configs(decoder.model)
     before = {key: config._attn_implementation_internal for key, config in configs.items()}
     training = [module for module in decoder.model.modules() if module.training]
     try:

@@ -20,6 +20,7 @@ from wherefrom.encodings.kerple import Kerple, KerpleConfig
 from wherefrom.encodings.learned import Learned, LearnedConfig
 from wherefrom.encodings.mla import Mla, MlaConfig
 from wherefrom.encodings.none import NoEncoding, NoneConfig
+from wherefrom.encodings.per_head import PerHead, PerHeadConfig
 from wherefrom.encodings.pope import Pope, PopeConfig
 from wherefrom.encodings.published_mla import PublishedMla, PublishedMlaConfig
 from wherefrom.encodings.relative_table import RelativeTable, RelativeTableConfig
@@ -43,6 +44,7 @@ __all__ = [
     "list_encodings",
     "list_scalings",
     "parse",
+    "parse_per_head",
     "rope_frequencies",
     "rotary_pairs",
     "rotate",
@@ -87,6 +89,38 @@ def parse(text: str) -> EncodingConfig:
     return parts[0] if len(parts) == 1 else CompositeConfig(parts)
 
 
+def parse_per_head(text: str, heads: int) -> EncodingConfig:
+    """Read a setting string of `parse`, or one that gives heads different encodings: `rope@0-3;none@4/5`.
+
+    Heads are single numbers and ranges, joined by slashes; those not named have no encoding. Raises BadInput for a head
+    that a model of `heads` heads has not, or that is named twice.
+    """
+    if "@" not in text:
+        return parse(text)
+    parts = []
+    for piece in text.split(";"):
+        name, at, where = piece.rpartition("@")
+        if not at:
+            raise BadInput(f"`{piece}` in `{text}` does not say which heads have it; write `{piece}@0-{heads - 1}`.")
+        parts.append((parse(name.strip()), _head_numbers(where, text, heads)))
+    return PerHeadConfig(tuple(parts))
+
+
+def _head_numbers(where: str, text: str, heads: int) -> tuple[int, ...]:
+    found: list[int] = []
+    for item in where.split("/"):
+        bounds = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", item)
+        if bounds is None:
+            raise BadInput(f"`{where}` in `{text}` names no heads; write numbers and ranges such as `0-3/6`.")
+        first, last = int(bounds[1]), int(bounds[2] or bounds[1])
+        if last >= heads or first > last:
+            raise BadInput(f"Heads {item} in `{text}` are not heads 0 to {heads - 1}; change them.")
+        found.extend(range(first, last + 1))
+    if len(set(found)) < len(found):
+        raise BadInput(f"`{where}` in `{text}` names a head twice; keep one of them.")
+    return tuple(found)
+
+
 def _parse_one(text: str) -> EncodingConfig:
     name, _, rest = text.partition(":")
     key = name.strip().lower().replace("_", "-")
@@ -118,7 +152,7 @@ def build(
     says whether the model masks later keys, for encodings that have a form for either. Learned tables are drawn from
     torch's global generator. Raises BadInput for anything that does not fit.
     """
-    config = parse(encoding) if isinstance(encoding, str) else encoding
+    config = parse_per_head(encoding, heads) if isinstance(encoding, str) else encoding
     if head_dim is None:
         if heads < 1 or d_model % heads:
             raise BadInput(f"A width of {d_model} does not divide into {heads} heads; change one, or give `head_dim`.")
@@ -129,6 +163,8 @@ def build(
 def _build(config: EncodingConfig, dimensions: Dimensions) -> Encoding:
     if isinstance(config, CompositeConfig):
         return Composite(config, dimensions, [_build(part, dimensions) for part in config.parts])
+    if isinstance(config, PerHeadConfig):
+        return PerHead(config, dimensions, [_build(part, dimensions) for part, _ in config.parts])
     entry = ENCODINGS.get(config.name)
     if entry is None or not isinstance(config, entry.config):
         raise BadInput(f"{config!r} configures no encoding of the table; pass a name or one of its configurations.")

@@ -75,6 +75,9 @@ class Decoder:
     @property
     def max_length(self) -> int | None:
         """Length of the learned position table, where the model has one; None: no hard limit."""
+        declared = getattr(self.body, "max_length", None)
+        if isinstance(declared, int):
+            return declared
         tables = [
             int(module.num_embeddings) - int(getattr(module, "offset", 0))
             for name, module in self.body.named_modules()
@@ -88,6 +91,19 @@ class Decoder:
         """The token that starts a text: the tokenizer's BOS, else the config's."""
         token = getattr(self.tokenizer, "bos_token_id", None)
         return token if token is not None else getattr(self.config, "bos_token_id", None)
+
+    @property
+    def encoding(self) -> str:
+        """Positional encoding as far as the modules tell: of a model of the lab, its setting string."""
+        settings = getattr(self.config, "settings", None)
+        if settings is not None:
+            return str(settings.encoding)
+        return "rope" if self.rotary_modules() else ("learned" if self.max_length else "unknown")
+
+    @property
+    def causal(self) -> bool:
+        """Whether keys after the query are hidden; only a model of the lab may be made without."""
+        return bool(getattr(getattr(self.config, "settings", None), "causal", True))
 
     def rotary_modules(self) -> list[nn.Module]:
         """Modules that hold rotary frequencies (a buffer whose name ends in `inv_freq`)."""
@@ -109,7 +125,7 @@ class Decoder:
             "head_dim": head_dim,
             "vocabulary": self.vocabulary,
             "parameters": sum(p.numel() for p in self.model.parameters()),
-            "encoding": "rope" if self.rotary_modules() else ("learned" if self.max_length else "unknown"),
+            "encoding": self.encoding,
             "windows": [self.windows.get(layer) for layer in sorted(self.attention)],
         }
 

@@ -41,7 +41,7 @@ class Examples:
     lengths: Tensor
     """(batch,): tokens before the padding."""
     labels: Tensor
-    """(batch,) classes for a `sequence` task; (batch length) with IGNORED where nothing is asked for a `tokens` task."""
+    """(batch,) for a `sequence` task; (batch length), IGNORED where nothing is asked, for a `tokens` task."""
     facts: dict[str, Tensor] = field(default_factory=dict)
     """What accuracy is reported by, e.g. `distance`, `length`: whole numbers, (batch,)."""
 

@@ -149,7 +149,7 @@ def expected_rules(decoder: Decoder, length: int, edits: Sequence[Edit] = ()) ->
     """Mask rule per attention layer for inputs of `length` tokens, edits included."""
     rules = {}
     for layer in decoder.attention:
-        rule = MaskRule(window=decoder.windows.get(layer))
+        rule = MaskRule(causal=decoder.causal, window=decoder.windows.get(layer))
         for edit in edits:
             rule = edit.rule(layer, rule)
         rules[layer] = rule.at_length(length)
