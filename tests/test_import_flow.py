@@ -22,6 +22,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "capture": LEAVES | {"encodings", "models"},
     "analyses": LEAVES | {"encodings", "models", "capture"},
     "results": LEAVES,
+    "training": LEAVES | {"models", "tasks", "results", "wherefrom"},
     "report": LEAVES | {"results"},
     "workflows": LEAVES | {"encodings", "models", "capture", "analyses", "results", "wherefrom"},
     "api": LEAVES | {"models", "capture", "workflows", "report"},

@@ -40,7 +40,11 @@ class Progress:
         )  # fmt: skip
         with Bar(*columns, console=Console(file=self.stream), transient=False) as bar:
             row = bar.add_task(title, total=total, completed=done)
-            yield Task(self, title, total, done, lambda n: bar.advance(row, n))
+
+            def move(amount: int, note: str) -> None:
+                bar.update(row, advance=amount, description=f"{title}: {note}" if note else title)
+
+            yield Task(self, title, total, done, move)
 
 
 class Task:
@@ -50,19 +54,21 @@ class Task:
         self.owner, self.title, self.total, self.done = owner, title, total, done
         self.first = done
         self.bar = bar
+        self.note = ""
+        """What to say beside the count, e.g. the latest loss."""
         self.started = self.spoken = time.monotonic()
 
     def advance(self, amount: int = 1) -> None:
         """Count finished pieces."""
         self.done += amount
         if callable(self.bar):
-            self.bar(amount)
+            self.bar(amount, self.note)
             return
         now = time.monotonic()
         if now - self.spoken >= LOG_EVERY or self.done >= self.total:
             self.spoken = now
             pace = (now - self.started) / max(1, self.done - self.first)
             self.owner.say(
-                f"{self.title}: {self.done}/{self.total}, {now - self.started:.0f} s, "
+                f"{self.title}: {self.done}/{self.total}, {self.note + ', ' if self.note else ''}{now - self.started:.0f} s, "
                 f"about {pace * (self.total - self.done):.0f} s left"
             )

@@ -13,7 +13,8 @@ class Row:
     """
 
     analysis: str
-    """Which analysis measured it: `leak`, `sinks`, `first_token`, `atlas`, `split`, `bands`, `spectra`, `readout`."""
+    """Which analysis measured it: `leak`, `sinks`, `first_token`, `atlas`, `split`, `bands`, `spectra`, `readout`,
+    `training`, `heads`, `deposit`, `seeds`."""
     metric: str
     """The field's name of the quantity, e.g. `shape_leak`."""
     value: float
@@ -38,6 +39,10 @@ class Row:
     """Token id, for rows about one token of the vocabulary."""
     band: int | None = None
     """Rotary frequency band, fastest first from 0, for rows about one."""
+    step: int | None = None
+    """Training step after which it was measured; None: not a matter of training."""
+    length: int | None = None
+    """Length of the inputs in tokens, for rows about one length."""
 
 
 ROW_COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(Row))

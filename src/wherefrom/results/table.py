@@ -26,7 +26,11 @@ SCHEMA: dict[str, type[pl.DataType]] = {
     "query_range": pl.String,
     "token": pl.Int64,
     "band": pl.Int64,
+    "step": pl.Int64,
+    "length": pl.Int64,
 }
+LATER = ("band", "step", "length")
+"""Columns that older runs do not have."""
 assert tuple(SCHEMA) == ROW_COLUMNS
 _VALUES = attrgetter(*ROW_COLUMNS)
 
@@ -37,8 +41,8 @@ def to_table(rows: Iterable[Row]) -> pl.DataFrame:
 
 
 def with_later_columns(table: pl.DataFrame) -> pl.DataFrame:
-    """A table of a run made before a column existed, with that column empty."""
-    return table if "band" in table.columns else table.with_columns(pl.lit(None, pl.Int64).alias("band"))
+    """A table of a run made before some columns existed, with those columns empty."""
+    return table.with_columns(pl.lit(None, pl.Int64).alias(name) for name in LATER if name not in table.columns)
 
 
 def write_atomically(path: Path, data: bytes, durable: bool = True) -> None:

@@ -1,0 +1,47 @@
+"""What is written beside the rows of a training: versions, settings, sizes, time."""
+
+from __future__ import annotations
+
+import platform
+from datetime import UTC, datetime
+from typing import Any
+
+import polars as pl
+import torch
+
+import wherefrom
+from wherefrom.models.toy import ToyTransformer
+from wherefrom.tasks import Task
+from wherefrom.training.config import TrainConfig
+
+
+def training_manifest(
+    config: TrainConfig, task: Task, model: ToyTransformer, seconds: float, device: torch.device
+) -> dict[str, Any]:
+    """Everything a reader needs to trust and repeat a training."""
+    return {
+        "kind": "training",
+        "wherefrom": wherefrom.__version__,
+        "versions": {"python": platform.python_version(), "torch": torch.__version__, "polars": pl.__version__},
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "training": config.to_dict(),
+        "model": {
+            "source": f"{config.encoding} on {config.task}",
+            "name": "toy",
+            "family": model.config.model_type,
+            "layers": config.layers,
+            "heads": config.heads,
+            "encoding": config.encoding,
+            "parameters": sum(p.numel() for p in model.parameters()),
+            "vocabulary": task.vocabulary,
+        },
+        "chance": task.chance(),
+        "classes": task.classes,
+        "threads": torch.get_num_threads(),
+        "device": str(device),
+        "dtype": config.precision,
+        "seed": config.seed,
+        "seconds": seconds,
+        "edits": [],
+        "query_ranges": [],
+    }
