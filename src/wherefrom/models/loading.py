@@ -23,6 +23,7 @@ from torch import nn
 from wherefrom.errors import BadInput
 from wherefrom.models.hf import Decoder, wrap
 from wherefrom.models.hub import ask_hub
+from wherefrom.models.toy_store import is_toy, load_toy
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 REPORTED: dict[str, Any] = {"output_loading_info": True, "ignore_mismatched_sizes": True}
@@ -64,6 +65,8 @@ def load_bare(
         raise BadInput(f"The dtype '{dtype}' is not known; use {', '.join(DTYPES)}.")
     source = os.fspath(model)
     target = resolve_device(device)
+    if is_toy(source):
+        return load_toy(source).to(target, DTYPES[dtype]), None, source
     path = packaged_gguf() if source == "smollm2" else Path(source)
     if path.suffix.lower() == ".gguf" or source == "smollm2":
         loaded, found = _load_gguf(path, dtype)

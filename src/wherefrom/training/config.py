@@ -8,7 +8,8 @@ from typing import Any, ClassVar, Literal, get_args
 from wherefrom.errors import BadInput
 from wherefrom.models.toy_config import ToyConfig
 from wherefrom.settings import Settings, check_choice, check_count, check_number
-from wherefrom.tasks import Task, build_task
+from wherefrom.tasks import build_task
+from wherefrom.tasks.base import Task
 
 Schedule = Literal["cosine", "constant"]
 Precision = Literal["float32", "bfloat16", "float64"]
