@@ -1,4 +1,4 @@
-"""Checks and spelling of encoding settings: small frozen dataclasses, readable from and written as text.
+"""Checks and spelling of settings, e.g. of encodings and tasks: small frozen dataclasses, read from and written as text.
 
 A setting string is `name:field=value,field=value`; lists are written with slashes (`heads=0/3`), flags as
 `true`/`false`, and "not set" as `none`. Everything here raises BadInput with one sentence.
@@ -7,6 +7,7 @@ A setting string is `name:field=value,field=value`; lists are written with slash
 from __future__ import annotations
 
 import difflib
+import inspect
 import math
 import types
 import typing
@@ -53,6 +54,33 @@ class Settings:
         """The shortest setting string that builds this configuration again."""
         options = ",".join(f"{key}={text}" for key, text in self.options().items())
         return f"{self.name}:{options}" if options else self.name
+
+
+def split_text(text: str) -> tuple[str, dict[str, str]]:
+    """The name in a setting string (lower case, `-` for `_`) and its options as text.
+
+    Raises BadInput for an option that is not `field=value`, or is given twice.
+    """
+    name, _, rest = text.partition(":")
+    options: dict[str, str] = {}
+    for item in filter(None, (item.strip() for item in rest.split(","))):
+        field, equals, value = (part.strip() for part in item.partition("="))
+        if not equals or not field or not value:
+            raise BadInput(f"`{item}` in `{text}` is not a setting; write `field=value`.")
+        if field in options:
+            raise BadInput(f"`{text}` sets `{field}` twice; keep one of them.")
+        options[field] = value
+    return name.strip().lower().replace("_", "-"), options
+
+
+def labelled_paragraphs(cls: type, labels: Iterable[str]) -> dict[str, str]:
+    """The `summary` of a class, and the paragraphs of its docstring that begin with `<label>:`, keyed in lower case."""
+    paragraphs = [" ".join(part.split()) for part in (inspect.getdoc(cls) or "").split("\n\n")]
+    found = {"summary": paragraphs[0]}
+    for label in labels:
+        matching = [part for part in paragraphs if part.startswith(f"{label}: ")]
+        found[label.lower()] = matching[0].removeprefix(f"{label}: ") if matching else ""
+    return found
 
 
 def read_options(cls: type[Settings], options: Mapping[str, str]) -> dict[str, Any]:

@@ -6,7 +6,6 @@ what there is. `ENCODINGS` is the one table: a new encoding is a file here and a
 
 from __future__ import annotations
 
-import inspect
 import re
 from typing import NamedTuple
 
@@ -30,7 +29,7 @@ from wherefrom.encodings.sinusoidal import Sinusoidal, SinusoidalConfig, sinusoi
 from wherefrom.encodings.t5 import T5, T5Config, t5_bucket
 from wherefrom.encodings.xpos import Xpos, XposConfig
 from wherefrom.errors import BadInput
-from wherefrom.settings import Settings, suggestion
+from wherefrom.settings import Settings, labelled_paragraphs, split_text, suggestion
 
 __all__ = [
     "ENCODINGS",
@@ -122,18 +121,9 @@ def _head_numbers(where: str, text: str, heads: int) -> tuple[int, ...]:
 
 
 def _parse_one(text: str) -> EncodingConfig:
-    name, _, rest = text.partition(":")
-    key = name.strip().lower().replace("_", "-")
+    key, options = split_text(text)
     if key not in ENCODINGS:
-        raise BadInput(f"There is no encoding `{name}`; {suggestion(key, ENCODINGS)}")
-    options: dict[str, str] = {}
-    for item in filter(None, (item.strip() for item in rest.split(","))):
-        field, equals, value = (part.strip() for part in item.partition("="))
-        if not equals or not field or not value:
-            raise BadInput(f"`{item}` in `{text}` is not a setting; write `field=value`.")
-        if field in options:
-            raise BadInput(f"`{text}` sets `{field}` twice; keep one of them.")
-        options[field] = value
+        raise BadInput(f"There is no encoding `{key}`; {suggestion(key, ENCODINGS)}")
     return ENCODINGS[key].config.from_options(options)
 
 
@@ -173,12 +163,7 @@ def _build(config: EncodingConfig, dimensions: Dimensions) -> Encoding:
 
 def describe(cls: type[Encoding] | type[Settings]) -> dict[str, str]:
     """Summary, formula and source of a class, read from its docstring."""
-    paragraphs = [" ".join(part.split()) for part in (inspect.getdoc(cls) or "").split("\n\n")]
-    found = {"summary": paragraphs[0]}
-    for label in ("Formula", "Source"):
-        matching = [part for part in paragraphs if part.startswith(f"{label}: ")]
-        found[label.lower()] = matching[0].removeprefix(f"{label}: ") if matching else ""
-    return found
+    return labelled_paragraphs(cls, ("Formula", "Source"))
 
 
 def list_encodings() -> list[dict[str, object]]:

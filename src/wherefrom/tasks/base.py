@@ -81,7 +81,7 @@ class Task:
     readout: Readout = "sequence"
     """Whether there is one answer per sequence or one per asked token."""
     positional: bool = True
-    """Whether an order-blind model (a bag of tokens) is at chance."""
+    """Whether the answer depends on the order of the tokens before the padding."""
     vocabulary: int
     """Number of token ids, PAD included."""
     classes: int
@@ -103,10 +103,15 @@ class Task:
         raise NotImplementedError
 
 
-def generator_of(*parts: object) -> torch.Generator:
-    """A generator whose state is a function of `parts` alone, far apart for parts that differ at all."""
+def generator_of(*parts: object, held_out: bool = False) -> torch.Generator:
+    """A generator on the CPU whose state is a function of the arguments alone.
+
+    torch keeps 32 bits of a seed, so that two of many batches may be equal by accident (one pair expected in about
+    100,000). One bit is kept for `held_out`: no held-out batch starts from the seed of a training batch.
+    """
     digest = hashlib.sha256(repr(parts).encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") & (2**63 - 1))
+    seed = int.from_bytes(digest[:4], "little") >> 1
+    return torch.Generator("cpu").manual_seed(seed | held_out << 31)
 
 
 def examples(task: Task, count: int, seed: int, split: Split = "train", index: int = 0) -> Examples:
@@ -118,7 +123,9 @@ def examples(task: Task, count: int, seed: int, split: Split = "train", index: i
         raise BadInput(f"There is no split '{split}'; use one of {', '.join(get_args(Split))}.")
     if count < 1:
         raise BadInput(f"{count} examples cannot be drawn; ask for at least 1.")
-    return task.draw(count, generator_of(task.config.spelling(), seed, split, index), split)
+    generator = generator_of(task.config.spelling(), int(seed), split, int(index), held_out=split != "train")
+    with torch.device("cpu"):  # a default device of the caller's changes nothing
+        return task.draw(count, generator, split)
 
 
 def padded(rows: list[Tensor]) -> tuple[Tensor, Tensor]:
