@@ -22,9 +22,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "capture": LEAVES | {"encodings", "models"},
     "analyses": LEAVES | {"encodings", "models", "capture"},
     "results": LEAVES,
+    "recipes": LEAVES | {"training"},
     "training": LEAVES | {"models", "tasks", "results", "wherefrom"},
     "report": LEAVES | {"results"},
-    "workflows": LEAVES | {"encodings", "models", "capture", "analyses", "results", "wherefrom"},
+    "workflows": LEAVES
+    | {"encodings", "tasks", "models", "capture", "analyses", "training", "recipes", "results", "wherefrom"},
     "api": LEAVES | {"models", "capture", "workflows", "report"},
     "cli": LEAVES | {"api", "capture", "encodings", "models", "report", "results", "workflows", "wherefrom"},
     "__main__": {"cli"},

@@ -68,7 +68,8 @@ class Task:
         if now - self.spoken >= LOG_EVERY or self.done >= self.total:
             self.spoken = now
             pace = (now - self.started) / max(1, self.done - self.first)
+            note = f"{self.note}, " if self.note else ""
             self.owner.say(
-                f"{self.title}: {self.done}/{self.total}, {self.note + ', ' if self.note else ''}{now - self.started:.0f} s, "
+                f"{self.title}: {self.done}/{self.total}, {note}{now - self.started:.0f} s, "
                 f"about {pace * (self.total - self.done):.0f} s left"
             )

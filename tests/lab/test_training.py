@@ -18,7 +18,6 @@ import torch
 from wherefrom.errors import BadInput
 from wherefrom.models.loading import load
 from wherefrom.models.toy_store import load_toy
-from wherefrom.tasks import build_task
 from wherefrom.training import TrainConfig, train
 from wherefrom.training import loop as loop_module
 from wherefrom.training.loop import learning_rate_factor
@@ -103,7 +102,8 @@ def test_a_killed_process_resumes(tmp_path: Path) -> None:
         time.sleep(0.05)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert list(state.glob("*.safetensors")) and not (tmp_path / "run" / "rows.parquet").exists()
+    assert list(state.glob("*.safetensors"))
+    assert not (tmp_path / "run" / "rows.parquet").exists()
     assert train(config, tmp_path / "run").rows.equals(train(config).rows)
 
 
@@ -123,9 +123,10 @@ def test_global_randomness_is_untouched() -> None:
 
 
 def test_it_learns() -> None:
-    task = "parity:length=6,long_length=8" if "length" in build_task("parity").config.defaults() else "parity"
-    found = train(changed(task=task, encoding="none", steps=400, batch=64, d_model=32, d_ff=64, learning_rate=5e-3))
-    assert found.summary()["test_accuracy"]["value"] > found.manifest["chance"] + 0.2
+    found = train(changed(steps=300, batch=64, d_model=32, d_ff=64, learning_rate=5e-3))
+    assert found.summary()["test_accuracy"]["value"] > found.manifest["chance"] + 0.4
+    blind = train(changed(steps=300, batch=64, d_model=32, d_ff=64, learning_rate=5e-3, encoding="none"))
+    assert blind.summary()["test_accuracy"]["value"] < blind.manifest["chance"] + 0.2, "control: order cannot be seen"
 
 
 def test_scores_are_held_out_and_the_same_for_every_seed() -> None:
@@ -160,7 +161,8 @@ def test_the_model_is_stored_and_loads_as_a_model(tmp_path: Path) -> None:
     for name, value in found.model.state_dict().items():
         assert torch.equal(value, again.state_dict()[name])
     decoder = load(tmp_path / "run")
-    assert decoder.encoding == "rope" and not decoder.causal
+    assert decoder.encoding == "rope"
+    assert not decoder.causal
     (tmp_path / "run" / "toy.safetensors").write_bytes(b"x" * 40)
     with pytest.raises(BadInput, match="does not hold the weights"):
         load(tmp_path / "run")
@@ -180,8 +182,10 @@ def test_a_loss_that_explodes_is_one_sentence() -> None:
 def test_the_learning_rate_rises_and_falls() -> None:
     config = changed(steps=100, warmup=0.1)
     factors = [learning_rate_factor(config, step) for step in range(100)]
-    assert max(factors) <= 1.0 and factors.index(max(factors)) in (10, 11)
-    assert factors[0] < 0.2 and factors[-1] < 0.01
+    assert max(factors) <= 1.0
+    assert factors.index(max(factors)) in (10, 11)
+    assert factors[0] < 0.2
+    assert factors[-1] < 0.01
     assert learning_rate_factor(changed(schedule="constant"), 11) == 1.0
 
 

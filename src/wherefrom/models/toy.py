@@ -105,9 +105,9 @@ class ToyBody(nn.Module):
         self.norm = nn.LayerNorm(config.d_model)
 
     @property
-    def max_length(self) -> int | None:
-        """Number of positions the encoding has; None: no limit."""
-        return self.encoding.max_length
+    def max_length(self) -> int:
+        """Longest input in tokens."""
+        return self.settings.max_length
 
     def start(
         self,

@@ -103,19 +103,19 @@ class RunFolder:
             for piece in folder.glob(".*.part"):
                 piece.unlink(missing_ok=True)
 
-    def write(self, name: str, data: bytes) -> None:
-        """Write one file atomically; a full disk is one clear sentence."""
+    def write(self, name: str, data: bytes, durable: bool = True) -> None:
+        """Write one file atomically, results safe against a power cut; a full disk is one clear sentence."""
         with says_where(self.path):
-            write_atomically(self.path / name, data, durable=not name.startswith(f"{STATE}/"))
+            write_atomically(self.path / name, data, durable=durable and not name.startswith(f"{STATE}/"))
 
-    def finish(self, table: pl.DataFrame, manifest: dict[str, Any]) -> None:
+    def finish(self, table: pl.DataFrame, manifest: dict[str, Any], durable: bool = True) -> None:
         """Write the results; the unfinished state goes when the claim ends."""
         buffer = io.BytesIO()
         table.write_parquet(buffer)
         with says_where(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-        self.write("rows.parquet", buffer.getvalue())
-        self.write("manifest.json", json.dumps(manifest, indent=1, ensure_ascii=False).encode())
+        self.write("rows.parquet", buffer.getvalue(), durable)
+        self.write("manifest.json", json.dumps(manifest, indent=1, ensure_ascii=False).encode(), durable)
 
     def manifest(self) -> dict[str, Any]:
         """The manifest of a finished run. Raises BadInput where there is none or it cannot be read."""

@@ -17,6 +17,7 @@ from wherefrom.tasks.distance import Distance, DistanceConfig
 from wherefrom.tasks.index import Index, IndexConfig
 from wherefrom.tasks.parity import Parity, ParityConfig
 from wherefrom.tasks.recall import Recall, RecallConfig
+from wherefrom.tasks.text import Text, TextConfig
 
 __all__ = [
     "IGNORED",
@@ -50,6 +51,7 @@ TASKS: dict[str, Entry] = {
     "index": Entry(IndexConfig, Index),
     "copy": Entry(CopyConfig, Copy),
     "parity": Entry(ParityConfig, Parity),
+    "text": Entry(TextConfig, Text),
 }
 
 

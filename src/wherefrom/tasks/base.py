@@ -82,6 +82,8 @@ class Task:
     """Whether there is one answer per sequence or one per asked token."""
     positional: bool = True
     """Whether the answer depends on the order of the tokens before the padding."""
+    bos: int | None = None
+    """Token that starts each input of a language task; None: there is none."""
     vocabulary: int
     """Number of token ids, PAD included."""
     classes: int

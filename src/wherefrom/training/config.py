@@ -106,7 +106,9 @@ class TrainConfig(Settings):
         chosen: dict[str, Any] = {key: getattr(self, key) for key in MODEL_FIELDS}
         if task.readout == "tokens":
             chosen["readout"] = "tokens"
-        return ToyConfig(vocabulary=task.vocabulary, classes=task.classes, max_length=task.max_length, **chosen)
+        return ToyConfig(
+            vocabulary=task.vocabulary, classes=task.classes, max_length=task.max_length, bos=task.bos, **chosen
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,11 +21,12 @@ from wherefrom.errors import BadInput
 from wherefrom.models.loading import resolve_device
 from wherefrom.models.toy import ToyTransformer, loss
 from wherefrom.models.toy_store import load_toy, toy_files
-from wherefrom.progress import Progress, Task
+from wherefrom.progress import Progress
+from wherefrom.progress import Task as Bar
 from wherefrom.results.folder import RunFolder
 from wherefrom.results.table import read_rows, to_table
 from wherefrom.rows import Row
-from wherefrom.tasks.base import Examples, examples, generator_of
+from wherefrom.tasks.base import Examples, Task, examples, generator_of
 from wherefrom.training.config import TrainConfig
 from wherefrom.training.manifest import training_manifest
 from wherefrom.training.scores import held_out, score
@@ -59,6 +61,8 @@ class Training:
         return {**about, "chance": self.manifest["chance"], "seconds": self.manifest["seconds"], **scores}
 
 
+Measure = Callable[[ToyTransformer, Task, int], list[Row]]
+"""Something to measure on the model at a score: (model, task, step) to rows. It must leave the model as it was."""
 FINAL = ("train_loss", "test_loss", "test_accuracy", "long_accuracy")
 
 
@@ -68,23 +72,27 @@ def train(
     device: str = "auto",
     progress: Progress | None = None,
     command: str | None = None,
+    measures: Mapping[str, Measure] | None = None,
+    durable: bool = True,
 ) -> Training:
     """Train one small model and score it on held-out data.
 
-    With a folder the run can be interrupted and continued, with the numbers of an uninterrupted run on the same machine
-    and thread count. Raises BadInput for settings that do not fit, a folder of another run, or a loss that is not
-    finite.
+    `measures` are taken at every score, by name; `durable` waits for the disk at the end. With a folder the run can be
+    interrupted and continued, with the numbers of an uninterrupted run on the same machine and thread count. Raises
+    BadInput for settings that do not fit, a folder of another run, or a loss that is not finite.
     """
     progress = progress or Progress(quiet=True)
     target = resolve_device(device)
-    identity = hashlib.sha256(json.dumps(config.to_dict(), sort_keys=True).encode()).hexdigest()[:16]
+    identity = fingerprint(config, measures or {})
     folder = None if out is None else RunFolder(out)
     with nullcontext() if folder is None else folder.claimed(identity):
         if folder is not None and folder.finished:
             progress.say(f"'{folder.path}' already holds this run, finished; showing its results.")
             return Training(config, read_rows(folder.path), folder.manifest(), load_toy(folder.path), folder.path)
-        run = _Run(config, target, folder)
-        with progress.task(f"{config.task}, {config.encoding}, seed {config.seed}", config.steps, run.state.step) as bar:
+        run = _Run(config, target, folder, measures or {})
+        with progress.task(
+            f"{config.task}, {config.encoding}, seed {config.seed}", config.steps, run.state.step
+        ) as bar:
             run.go(bar)
         table = to_table(run.state.rows)
         manifest = training_manifest(config, run.task, run.model, run.state.seconds, target)
@@ -92,14 +100,23 @@ def train(
         result = Training(config, table, manifest, run.model.eval())
         if folder is not None:
             for name, data in toy_files(run.model).items():
-                folder.write(name, data)
-            folder.finish(table, manifest)
+                folder.write(name, data, durable)
+            folder.finish(table, manifest, durable)
             result.folder = folder.path
     return result
 
 
+def fingerprint(config: TrainConfig, measures: Iterable[str] = ()) -> str:
+    """Short hash of what a run is: its settings and what is measured on the way."""
+    settings = json.dumps([config.to_dict(), sorted(measures)], sort_keys=True)
+    return hashlib.sha256(settings.encode()).hexdigest()[:16]
+
+
 class _Run:
-    def __init__(self, config: TrainConfig, device: torch.device, folder: RunFolder | None) -> None:
+    def __init__(
+        self, config: TrainConfig, device: torch.device, folder: RunFolder | None, measures: Mapping[str, Measure]
+    ) -> None:
+        self.measures = measures
         self.config, self.device, self.folder = config, device, folder
         self.task = config.build_task()
         with _own_randomness(config.seed, "weights"):
@@ -117,7 +134,7 @@ class _Run:
         self.score_at = {round(every * (k + 1)) for k in range(config.evaluations)} | {config.steps}
         self.curve = max(1, config.steps // CURVE_POINTS)
 
-    def go(self, bar: Task) -> None:
+    def go(self, bar: Bar) -> None:
         """Run the remaining steps."""
         saved = started = time.monotonic()
         before = self.state.seconds
@@ -185,6 +202,8 @@ class _Run:
         last = step == self.config.steps
         rows = [row for row in found.rows("test", step) if last or (row.offset is None and row.length is None)]
         self.state.rows.extend(rows)
+        for measure in self.measures.values():
+            self.state.rows.extend(dataclasses.replace(row, step=step) for row in measure(self.model, self.task, step))
         values = {row.metric: row.value for row in rows[:2]}
         return f"loss {values['test_loss']:.3f}, accuracy {values['test_accuracy']:.3f}"
 
@@ -205,5 +224,3 @@ def _own_randomness(*parts: object) -> Iterator[None]:
     with torch.random.fork_rng():
         torch.manual_seed(generator_of(*parts).initial_seed())
         yield
-
-

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +17,7 @@ from wherefrom.tasks import Task, examples
 from wherefrom.tasks.base import IGNORED, Examples, Split
 
 BATCH = 256
-FACTS = {"distance": "offset", "length": "length"}
+FACTS: dict[str, str] = {"distance": "offset", "length": "length"}
 """Fact of a task: the column of a row that holds it."""
 
 
@@ -39,10 +41,9 @@ class Scores:
             for at in self.facts.get(fact, torch.empty(0)).unique().tolist():
                 chosen = self.correct[self.facts[fact] == at]
                 value, stderr = mean_and_error(chosen)
-                where = {column: int(at)}
-                yield Row(
-                    "training", f"{split}_accuracy_by_{fact}", value, "share", len(chosen), stderr, step=step, **where
-                )
+                row = Row("training", f"{split}_accuracy_by_{fact}", value, "share", len(chosen), stderr, step=step)
+                where: dict[str, Any] = {column: int(at)}
+                yield dataclasses.replace(row, **where)
 
 
 def mean_and_error(values: Tensor) -> tuple[float, float | None]:
