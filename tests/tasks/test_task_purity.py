@@ -41,6 +41,18 @@ def check_pure(task):
     assert len(set(forwards.values())) == len(CALLS)
 
 
+@pytest.mark.parametrize("variant", DEFAULTS)
+def test_every_part_differs_from_batch_to_batch(variant):
+    """One part drawn from a generator of its own could repeat in every batch, and the test above would not see it."""
+    task = build_task(variant)
+    for other in ({"index": 1}, {"seed": 1}, {"split": "test"}):
+        one, two = examples(task, 64, **{"seed": 0, **other}), examples(task, 64, seed=0)
+        for name, values in one.facts.items():
+            fixed = len(values.unique()) == 1
+            assert torch.equal(values, two.facts[name]) == fixed
+        assert one.labels.shape != two.labels.shape or not torch.equal(one.labels, two.labels)
+
+
 class Leaky(Parity):
     """Takes part of its examples from the global generator."""
 
@@ -123,6 +135,22 @@ def test_held_out_batches_never_start_from_a_seed_of_training():
     for part in range(500):
         seeds = [generator_of("task", part, held_out=held_out).initial_seed() for held_out in (False, True)]
         assert seeds[0] < 2**31 <= seeds[1] < 2**32
+
+
+def test_examples_say_what_is_held_out():
+    seeds = {}
+
+    class Spy(Parity):
+        def draw(self, count, generator, split="train"):
+            seeds.setdefault(split, []).append(generator.initial_seed())
+            return super().draw(count, generator, split)
+
+    task = Spy(ParityConfig())
+    for call in CALLS * 10:
+        drawn(task, call)
+    for part in range(40):
+        drawn(task, (part, "train", part))
+    assert max(seeds["train"]) < 2**31 <= min(seeds["test"] + seeds["long"])
 
 
 def test_bad_requests_are_refused():
