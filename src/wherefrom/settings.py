@@ -1,4 +1,4 @@
-"""Checks and spelling of settings (encodings, tasks, ...): small frozen dataclasses, read from and written as text.
+"""Checks and spelling of settings (encodings, tasks): small frozen dataclasses, readable from and written as text.
 
 A setting string is `name:field=value,field=value`; lists are written with slashes (`heads=0/3`), flags as
 `true`/`false`, and "not set" as `none`. Everything here raises BadInput with one sentence.

@@ -75,9 +75,9 @@ class Distance(Task):
     Source: paper [G], Gu et al., arXiv 2505.13027, task 1 (574 ids, at most 70 tokens between, 25 on each side)
 
     As published, distance is not the only way to the answer. The left side is fixed, so an absolute encoding can read
-    the answer off the place of the second trigger alone: `shift` above 0 takes that away. And the sequence is as
-    long as the distance plus a constant, so a model that can count its tokens, or sees the triggers' share in a mean,
-    needs no order at all: `same_length` takes that away.
+    the answer off the place of the second trigger alone: with `shift` above 0 that place leaves several answers open.
+    And the sequence is as long as the distance plus a constant, so a model that can count its tokens, or sees the
+    triggers' share in a mean, needs no order at all: `same_length` takes that away.
     """
 
     config: DistanceConfig
