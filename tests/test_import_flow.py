@@ -28,7 +28,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "workflows": LEAVES
     | {"encodings", "tasks", "models", "capture", "analyses", "training", "recipes", "results", "wherefrom"},
     "api": LEAVES | {"models", "capture", "workflows", "report"},
-    "cli": LEAVES | {"api", "capture", "encodings", "models", "report", "results", "workflows", "wherefrom"},
+    "cli_lab": LEAVES | {"tasks", "models", "training", "recipes", "workflows", "report", "results"},
+    "cli": LEAVES | {"cli_lab", "api", "capture", "encodings", "models", "report", "results", "workflows", "wherefrom"},
     "__main__": {"cli"},
     "__init__": set(),
 }

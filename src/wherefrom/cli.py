@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
 
 import wherefrom
+from wherefrom import cli_lab
 from wherefrom.errors import BadInput, WherefromError
 from wherefrom.progress import Progress
 from wherefrom.workflows.options import TraceOptions
@@ -252,6 +253,9 @@ def edits() -> None:
 
     for _, usage, what in EDITS.values():
         print(f"{usage:58} {what}")
+
+
+cli_lab.register(app, lists)
 
 
 def main() -> None:

@@ -40,7 +40,7 @@ def test_the_table_of_tasks_is_current(row):
     assert table_line(row) in PAGE
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", [name for name in TASKS if name != "text"])
 def test_the_examples_are_current(name):
     assert example_line(SMALL[name]) in PAGE
 

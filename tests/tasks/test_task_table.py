@@ -31,7 +31,8 @@ def test_folder_and_table_agree():
 
 
 def test_every_task_is_put_through_the_tests():
-    assert set(ORACLES) == set(TASKS) == {variant.partition(":")[0] for variant in VARIANTS}
+    # What `text` draws is a file's: test_task_text.py.
+    assert set(ORACLES) == set(TASKS) - {"text"} == {variant.partition(":")[0] for variant in VARIANTS}
 
 
 def test_listing_is_plain_and_complete():

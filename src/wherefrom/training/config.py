@@ -45,7 +45,7 @@ class TrainConfig(Settings):
     examples: int | None = None
     """Size of a fixed training set, seen in epochs; None: fresh examples at every step."""
     test_examples: int = 2000
-    """Held-out examples per score."""
+    """Held-out examples of the last score; those before it use the first 500 of them at most."""
     evaluations: int = 10
     """Held-out scores along the way, at equal distances; the last one is after the last step."""
     seed: int = 0

@@ -34,6 +34,8 @@ from wherefrom.training.state import TrainingState
 
 SAVE_EVERY = 20.0
 """Seconds between checkpoints of a run with a folder."""
+ON_THE_WAY = 500
+"""Held-out examples, at most, of the scores before the last one."""
 CURVE_POINTS = 200
 """Points of the loss curve, each the mean over the steps since the one before."""
 
@@ -173,7 +175,7 @@ class _Run:
         if config.clip:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.clip)
         self.optimizer.step()
-        found = float(value)
+        found = float(value.detach())
         if not math.isfinite(found):
             raise BadInput(
                 f"The loss became {found} at step {step} of {config.task} with {config.encoding}; "
@@ -198,8 +200,8 @@ class _Run:
         self.state.losses.clear()
 
     def _score(self, step: int) -> str:
-        found = score(self.model, self.test)
         last = step == self.config.steps
+        found = score(self.model, self.test if last else self.test.take(slice(0, ON_THE_WAY)))
         rows = [row for row in found.rows("test", step) if last or (row.offset is None and row.length is None)]
         self.state.rows.extend(rows)
         for measure in self.measures.values():
