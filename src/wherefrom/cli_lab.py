@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json as json_module
+import shlex
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +15,11 @@ from wherefrom.progress import Progress
 from wherefrom.training.config import TrainConfig
 
 RUNS = "wherefrom-runs"
+
+
+def _command() -> str:
+    """This command line, for the manifest."""
+    return shlex.join(["wherefrom", *sys.argv[1:]])
 
 
 def train(
@@ -46,7 +53,7 @@ def train(
     from wherefrom.training.loop import train as run_training
 
     folder = out or Path(RUNS) / f"train-{fingerprint(options)[:8]}"
-    found = run_training(options, folder, device, Progress())
+    found = run_training(options, folder, device, Progress(), _command())
     if json:
         print(json_module.dumps(found.summary(), allow_nan=False))
         return
@@ -99,6 +106,7 @@ def sweep(
     """
     from wherefrom.errors import BadInput
     from wherefrom.recipes import check_scale, find_recipe
+    from wherefrom.report import build_report
     from wherefrom.report.sweep_text import print_sweep
     from wherefrom.workflows.sweep import sweep as run_sweep
 
@@ -111,14 +119,15 @@ def sweep(
         raise BadInput(f"--seeds {count} trains nothing; use at least 1.")
     folder = out or Path(RUNS) / f"{found.name.replace('+', '-')}-{chosen}-{count}"
     progress = Progress()
-    result = run_sweep(found.seeded(chosen, count), folder, found.name, workers, device, progress)
+    result = run_sweep(found.seeded(chosen, count), folder, found.name, workers, device, progress, _command())
+    page = build_report(folder)
     if json:
         from wherefrom.report.sweep_summary import sweep_summary
 
         print(json_module.dumps(sweep_summary(result.rows, result.manifest), allow_nan=False))
     else:
         print_sweep(result.rows, result.manifest)
-        print(f"\nRows: {result.folder}/rows.parquet")
+        print(f"\nRows:   {folder / 'rows.parquet'}\nReport: {page}")
     if result.manifest["failed"]:
         raise CheckFailed(f"{len(result.manifest['failed'])} of {len(result.manifest['cells'])} cells failed.")
 

@@ -11,8 +11,8 @@ from wherefrom.suggest import suggestion
 from wherefrom.training.config import TrainConfig
 
 DISTANCE: dict[ScaleName, str] = {
-    "quick": "distance:vocabulary=64,max_between=20,side=3,shift=20,same_length=true",
-    "laptop": "distance:vocabulary=64,max_between=30,side=4,shift=30,same_length=true",
+    "quick": "distance:vocabulary=64,max_between=20,side=2,shift=8,same_length=true",
+    "laptop": "distance:vocabulary=64,max_between=30,side=2,shift=16,same_length=true",
     "published": "distance",
 }
 """Task 1. On a laptop neither the length of the sequence nor the place of a trigger gives the answer away; the
@@ -24,8 +24,8 @@ COUNT: dict[ScaleName, str] = {
 }
 """Task 2."""
 SIZES: dict[ScaleName, dict[str, Any]] = {
-    "quick": {"d_model": 64, "heads": 8, "layers": 2, "d_ff": 128, "steps": 500, "batch": 64, "learning_rate": 2e-3},
-    "laptop": {"d_model": 64, "heads": 8, "layers": 3, "d_ff": 128, "steps": 900, "batch": 64, "learning_rate": 2e-3},
+    "quick": {"d_model": 64, "heads": 8, "layers": 2, "d_ff": 128, "steps": 450, "batch": 64, "learning_rate": 2e-3},
+    "laptop": {"d_model": 64, "heads": 8, "layers": 3, "d_ff": 128, "steps": 550, "batch": 64, "learning_rate": 4e-3},
     "published": {
         "d_model": 256, "heads": 16, "layers": 6, "d_ff": 512, "batch": 512, "learning_rate": 1e-4,
         "examples": 70_000, "steps": 100 * (70_000 // 512), "clip": 0.0, "test_examples": 10_000, "evaluations": 20,

@@ -10,6 +10,8 @@ from markupsafe import Markup
 from wherefrom.report.formatting import NORMAL_INTERVAL, number, percent, with_error
 from wherefrom.report.selection import edits_of, one, pick, range_order, ranges_of
 from wherefrom.report.source import Run
+from wherefrom.report.sweep_table import arms
+from wherefrom.report.sweep_text import comparisons
 from wherefrom.report.terms import SINK_THRESHOLD, UNEDITED
 
 EARLY = 16
@@ -43,6 +45,8 @@ def has_absolute_part(run: Run) -> bool:
 
 def headline(run: Run) -> Headline:
     """The findings of one run in words, each number with its standard error."""
+    if run.kind == "sweep":
+        return _of_sweep(run)
     leak = pick(run.rows, "leak")
     ranges = ranges_of(leak)
     points: list[Markup] = []
@@ -58,6 +62,17 @@ def headline(run: Run) -> Headline:
         lead = Markup("This run holds no leak averaged over layers; see the sections below for what it measured.")
     points += _sinks(run)
     return Headline(lead, points)
+
+
+def _of_sweep(run: Run) -> Headline:
+    found = arms(run.table, run.manifest)
+    sentences = comparisons(found)
+    deposits = [f"{', '.join(arm.labels.values())}: {arm.deposits} of {arm.judged}" for arm in found if arm.judged]
+    points = [Markup("{}").format(sentence) for sentence in sentences[1:]]
+    if deposits:
+        points.append(Markup("Seeds with a single-head deposit in the first layer: {}.").format("; ".join(deposits)))
+    lead = sentences[0] if sentences else f"{len(found)} arms were trained; the table below compares them."
+    return Headline(Markup("{}").format(lead), points)
 
 
 def _share_sentence(run: Run, leak: pl.DataFrame, query_range: str, *, late: bool = False) -> Markup:

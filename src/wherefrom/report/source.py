@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,13 @@ class Run:
     """What the report calls the run; unique among the runs of one report."""
     not_finite: int
     """Rows dropped because their value is NaN or infinite."""
+    table: pl.DataFrame = field(default_factory=pl.DataFrame)
+    """Of a sweep: the rows with the columns that say which cell, too."""
+
+    @property
+    def kind(self) -> str:
+        """`sweep`, `training`, or `trace` for runs on a checkpoint."""
+        return str(self.manifest.get("kind", "trace"))
 
     def get(self, *path: str, default: Any = None) -> Any:
         """The manifest's entry at `path`, or `default` where any step is missing or null."""
@@ -50,9 +57,7 @@ def load_runs(folders: Path | str | Sequence[Path | str]) -> list[Run]:
     if len(set(names)) == len(names):
         return runs
     unique = _unique_names([f"{run.name} ({run.folder.resolve().name})" for run in runs])
-    return [
-        Run(run.folder, run.rows, run.manifest, name, run.not_finite) for run, name in zip(runs, unique, strict=True)
-    ]
+    return [replace(run, name=name) for run, name in zip(runs, unique, strict=True)]
 
 
 def _unique_names(names: list[str]) -> list[str]:
@@ -71,12 +76,12 @@ def load_run(folder: Path) -> Run:
     for file in (table, manifest_file):
         if not file.is_file():
             raise BadInput(f"{folder} is not a complete run folder: {file.name} is missing; run the trace again.")
-    rows, not_finite = _read_rows(table)
+    rows, not_finite, every = _read_rows(table)
     manifest = _read_manifest(manifest_file)
     rows = _in_order_of_edits(rows, manifest.get("edits"))
     model = manifest.get("model")
     name = model.get("name") if isinstance(model, dict) else None
-    return Run(folder, rows, manifest, str(name) if name else folder.resolve().name, not_finite)
+    return Run(folder, rows, manifest, str(name) if name else folder.resolve().name, not_finite, every)
 
 
 def _in_order_of_edits(rows: pl.DataFrame, edits: Any) -> pl.DataFrame:
@@ -88,14 +93,14 @@ def _in_order_of_edits(rows: pl.DataFrame, edits: Any) -> pl.DataFrame:
     return rows.sort(order, maintain_order=True)
 
 
-def _read_rows(file: Path) -> tuple[pl.DataFrame, int]:
+def _read_rows(file: Path) -> tuple[pl.DataFrame, int, pl.DataFrame]:
     try:
         rows = pl.read_parquet(file)
     except (OSError, pl.exceptions.PolarsError) as error:
         raise BadInput(
             f"{file} cannot be read as a Parquet table ({_first_line(error)}); run the trace again."
         ) from error
-    rows = with_later_columns(rows)
+    every = rows = with_later_columns(rows)
     missing = [column for column in ROW_COLUMNS if column not in rows.columns]
     if missing:
         raise BadInput(f"{file} has no column {', '.join(missing)}; it was not written by this version of wherefrom.")
@@ -111,7 +116,7 @@ def _read_rows(file: Path) -> tuple[pl.DataFrame, int]:
     if finite.is_empty():
         state = "no rows" if rows.is_empty() else "only rows that are not finite numbers"
         raise BadInput(f"{file} holds {state}; run the trace again.")
-    return finite, rows.height - finite.height
+    return finite, rows.height - finite.height, every
 
 
 def _read_manifest(file: Path) -> dict[str, Any]:

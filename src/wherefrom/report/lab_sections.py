@@ -1,0 +1,140 @@
+"""The sections of a sweep's report: what was trained, the table against the paper, heads, deposits, leaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import polars as pl
+from markupsafe import Markup
+
+from wherefrom.errors import BadInput
+from wherefrom.report.blocks import Block, Cell, Column, Facts, Figure, Section, Table, Text
+from wherefrom.report.charts import lab
+from wherefrom.report.charts.common import AnyChart
+from wherefrom.report.formatting import MISSING, number
+from wherefrom.report.source import Run
+from wherefrom.report.sweep_table import PAPER, Arm, Estimate, arms
+from wherefrom.report.sweep_text import comparisons, percent
+
+
+def lab_sections(run: Run) -> list[Section]:
+    """All sections that have something to show."""
+    rows = with_arms(run)
+    found = arms(run.table, run.manifest)
+    made = [_what(run), _table(run, found), _curves(rows), _heads(rows), _leaks(rows), _position(rows)]
+    return [section for section in made if section.blocks]
+
+
+def with_arms(run: Run) -> pl.DataFrame:
+    """The rows with a column `arm` that says in words what is compared; the task only where there are several."""
+    rows = run.table
+    names = [name for name in run.get("labels", default=[]) if name in rows.columns]
+    if "task" in names and len(names) > 1 and rows["task"].n_unique() == 1:
+        names.remove("task")
+    return rows.with_columns(arm=pl.concat_str([pl.col(name).fill_null("") for name in names], separator=", "))
+
+
+def _figure(make: Callable[[], AnyChart], name: str, title: str, read: str) -> list[Block]:
+    try:
+        return [Figure(name, title, make(), read)]
+    except BadInput:  # nothing of the kind was measured
+        return []
+
+
+def _what(run: Run) -> Section:
+    cells = run.get("cells", default=[])
+    entries = [
+        ("Recipe", str(run.get("recipe"))),
+        ("Trainings", f"{len(cells)}, seeds {', '.join(sorted({str(cell['config']['seed']) for cell in cells}))}"),
+        ("Tasks", "; ".join(sorted({cell["config"]["task"] for cell in cells}))),
+        ("Time", f"{number(run.get('seconds'))} s on {run.get('workers')} workers"),
+        ("Versions", ", ".join(f"{name} {version}" for name, version in run.get("versions", default={}).items())),
+    ]
+    blocks: list[Block] = [Facts(entries)]
+    failed = run.get("failed", default={})
+    blocks += [Text(Markup("<strong>Failed:</strong> {}: {}").format(cell, why)) for cell, why in failed.items()]
+    return Section("what", "What was trained", blocks)
+
+
+def _estimate(found: Estimate | None) -> Cell:
+    if found is None:
+        return Cell(MISSING)
+    return Cell(percent(found), found.mean, found.half_width)
+
+
+def _table(run: Run, found: list[Arm]) -> Section:
+    labels = list(run.get("labels", default=[]))
+    columns = [*[Column(name, numeric=False) for name in labels]]
+    columns += [
+        Column("accuracy, %", "held-out, mean over seeds ± half of the 95 % interval"),
+        Column("paper, %", "arXiv 2505.13027"),
+        Column("longer, %", "on inputs longer than any in training"),
+        Column("leading head", "accuracy lost without the first-layer head that matters most, mean over seeds"),
+        Column("second head", "the same for the second"),
+        Column("deposits", "seeds whose first layer has a single-head deposit"),
+    ]
+    rows = []
+    for arm in found:
+        drops = [
+            Cell(MISSING) if drop is None else Cell(f"{drop.mean:.2f}", drop.mean, drop.half_width)
+            for drop in (arm.largest_drop, arm.second_drop)
+        ]
+        paper = PAPER.get((arm.labels.get("task", "distance"), arm.labels.get("encoding", "")), MISSING)
+        judged = f"{arm.deposits} of {arm.judged}" if arm.judged else MISSING
+        rows.append([
+            *[Cell(arm.labels.get(name, "")) for name in labels], _estimate(arm.accuracy), Cell(paper),
+            _estimate(arm.long_accuracy), *drops, Cell(judged),
+        ])  # fmt: skip
+    table = Table("arms", "Accuracy and head drops", columns, rows, heads=len(labels))
+    sentences: list[Block] = [Text(sentence) for sentence in comparisons(found)]
+    return Section("arms", "What each arm learned", [*sentences, table] if rows else [])
+
+
+def _curves(rows: pl.DataFrame) -> Section:
+    read = "Mean over seeds, shaded from the worst seed to the best. The same held-out examples for every seed."
+    blocks = _figure(lambda: lab.learning_curves(rows, width="container"), "learning-curves", "Held-out accuracy", read)
+    return Section("curves", "Learning", blocks)
+
+
+def _heads(rows: pl.DataFrame) -> Section:
+    blocks = _figure(
+        lambda: lab.deposit_by_arm(rows, width="container"),
+        "deposit-by-arm",
+        "Does a single first-layer head carry it?",
+        "One line per seed, from the second head's drop to the leading one's. A single-head deposit needs a drop of at "
+        "least 0.3 that is twice the second, both beyond noise.",
+    )
+    blocks += _figure(
+        lambda: lab.head_drops(rows),
+        "head-drops",
+        "Accuracy lost without each head",
+        "One panel per seed, layers from left to right; head numbers mean nothing across seeds.",
+    )
+    blocks += _figure(
+        lambda: lab.deposit_through_training(rows, width="container"),
+        "deposit-through-training",
+        "The deposit through training",
+        "Drop of the leading head (solid) and of the second (dashed) in each layer; one line per seed.",
+    )
+    return Section("heads", "Which heads carry it", blocks)
+
+
+def _leaks(rows: pl.DataFrame) -> Section:
+    blocks = _figure(
+        lambda: lab.leak_through_training(rows),
+        "leak-through-training",
+        "Where absolute position comes from, through training",
+        "Parts of the attention leak, averaged over seeds, layers, heads and offsets.",
+    )
+    return Section("leak", "Absolute position", blocks)
+
+
+def _position(rows: pl.DataFrame) -> Section:
+    blocks = _figure(
+        lambda: lab.position_by_depth(rows, width="container"),
+        "position-by-depth",
+        "Position in the residual stream",
+        "Share of the stream's variance that absolute position explains, unbiased; bars from the lowest seed to the "
+        "highest.",
+    )
+    return Section("position", "Position in the residual stream", blocks)
