@@ -20,7 +20,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "testing": LEAVES | {"encodings"},
     "models": LEAVES | {"encodings"},
     "capture": LEAVES | {"encodings", "models"},
-    "analyses": LEAVES | {"encodings", "models", "capture"},
+    "analyses": LEAVES | {"encodings", "tasks", "models", "capture", "training"},
     "results": LEAVES,
     "recipes": LEAVES | {"training"},
     "training": LEAVES | {"models", "tasks", "results", "wherefrom"},

@@ -25,7 +25,7 @@ class Cell:
     measures: tuple[str, ...] = ("heads",)
     """What is measured after the last step, by name (`workflows.measures`)."""
     along: tuple[str, ...] = ()
-    """What is also measured at every held-out score on the way."""
+    """What is measured at the held-out scores before the last one."""
 
     @property
     def slug(self) -> str:

@@ -42,7 +42,10 @@ def _variants(scale: ScaleName) -> dict[str, tuple[str, dict[str, Any]]]:
     }
     if scale != "quick":
         return found
-    kept = ("base", f"heads={few}", f"heads={many}", "layers=1", "memory keys", "all quirks", "mla", "head dropout")
+    kept = (
+        "base", f"heads={few}", f"heads={many}", "layers=1", "causal, last", "published task", "memory keys",
+        "rope+sinusoidal", "all quirks", "half of each head", "mla", "head dropout",
+    )  # fmt: skip
     return {name: found[name] for name in kept}
 
 
@@ -52,7 +55,7 @@ def _cells(scale: ScaleName) -> list[Cell]:
         changes = dict(changes)
         task = changes.pop("task", DISTANCE[scale])
         config = setting(scale, task, encoding, **changes)
-        cells.append(Cell({"task": "distance", "variant": name}, config, ("heads",), ("heads",)))
+        cells.append(Cell({"task": "distance", "variant": name}, config, ("heads",), ("deposit",)))
     return cells
 
 

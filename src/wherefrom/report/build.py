@@ -18,6 +18,13 @@ from wherefrom.report.sections import run_sections
 from wherefrom.report.source import Run, load_runs
 from wherefrom.report.style import CONFIG
 
+JACKKNIFE = (
+    "± is one standard error (delete-one-group jackknife over inputs). A share above 100 % or below 0 means that parts "
+    "work against each other."
+)
+SEEDS = "± is half of the 95 % interval over seeds (Student's t); a single seed has none."
+"""What error bars mean, by kind of run."""
+
 
 def build_report(run_folders: Path | str | Sequence[Path | str], output: Path | str | None = None) -> Path:
     """Write one self-contained HTML report of a run, or a comparison of several.
@@ -55,6 +62,7 @@ def render(runs: Sequence[Run]) -> str:
     return environment.from_string(asset("page.html.j2")).render(
         title="Comparison of " + ", ".join(run.name for run in runs) if several else runs[0].name,
         several=several,
+        errors=SEEDS if all(run.kind == "sweep" for run in runs) else JACKKNIFE,
         runs=[(run, headline(run)) for run in runs],
         sections=sections,
         policy=security_policy([library, script] if figures else [script], [style]),

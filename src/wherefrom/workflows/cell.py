@@ -7,14 +7,15 @@ from pathlib import Path
 from wherefrom.progress import Progress
 from wherefrom.recipes.base import Cell
 from wherefrom.training.loop import Measure, Training, fingerprint, train
-from wherefrom.workflows.measures import at_the_end, measure
+from wherefrom.workflows.measures import at_the_end, measure, on_the_way
 
 
 def cell_measures(cell: Cell) -> dict[str, Measure]:
     """What is measured on a cell, by name: along the way, and after the last step only."""
-    found = {name: measure(name) for name in cell.along}
-    last = {name: at_the_end(measure(name), cell.config.steps) for name in cell.measures if name not in cell.along}
-    return found | last
+    last = cell.config.steps
+    return {f"along {name}": on_the_way(measure(name), last) for name in cell.along} | {
+        name: at_the_end(measure(name), last) for name in cell.measures
+    }
 
 
 def cell_identity(cell: Cell) -> str:

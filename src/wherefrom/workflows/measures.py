@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from wherefrom.analyses.deposit import deposit_rows
+from wherefrom.analyses.heads import ablation_map
 from wherefrom.analyses.readout import readout_rows
 from wherefrom.capture.edits import RunInputs
 from wherefrom.capture.position_sums import PositionSums
@@ -25,8 +27,8 @@ LEAK_INPUTS = 48
 """Inputs of a leak trace on a small model."""
 GROUPS, GROUP_INPUTS = 8, 12
 """Jackknife groups of the position readout, and inputs in each."""
-ABLATION_EXAMPLES = 1000
-"""Held-out examples on which heads are ablated."""
+ABLATION_EXAMPLES, ON_THE_WAY = 1000, 300
+"""Held-out examples on which heads are ablated: after the last step, and on the way."""
 SEED_EXAMPLES = 256
 """Training examples behind the gradient seeds."""
 
@@ -62,11 +64,13 @@ def position(model: ToyTransformer, task: Task, step: int) -> list[Row]:
     return readout_rows(groups, "none", f"{plan.positions.start}:{plan.positions.stop}")
 
 
+def deposit(model: ToyTransformer, task: Task, step: int) -> list[Row]:
+    """The deposit index of each layer, heads zeroed, on fewer examples: cheap enough to be taken on the way."""
+    return deposit_rows(ablation_map(model, held_out(task, ON_THE_WAY)))
+
+
 def heads(model: ToyTransformer, task: Task, step: int) -> list[Row]:
     """Accuracy lost without each head, and the deposit index of each layer, on held-out examples."""
-    from wherefrom.analyses.deposit import deposit_rows
-    from wherefrom.analyses.heads import ablation_map
-
     data = held_out(task, ABLATION_EXAMPLES)
     rows = []
     for how in ("zero", "mean"):
@@ -82,7 +86,7 @@ def seeds(model: ToyTransformer, task: Task, step: int) -> list[Row]:
     return list(seed_rows(model, examples(task, SEED_EXAMPLES, 0, "train", -1)))
 
 
-MEASURES: dict[str, Measure] = {"heads": heads, "seeds": seeds, "leak": leak, "position": position}
+MEASURES: dict[str, Measure] = {"heads": heads, "deposit": deposit, "seeds": seeds, "leak": leak, "position": position}
 
 
 def measure(name: str) -> Measure:
@@ -91,6 +95,11 @@ def measure(name: str) -> Measure:
         closest = suggestion(name, MEASURES) or f"; there are {', '.join(MEASURES)}."
         raise BadInput(f"There is no measure '{name}'{closest}")
     return MEASURES[name]
+
+
+def on_the_way(inner: Measure, last: int) -> Measure:
+    """The same measure, at every score but the last."""
+    return lambda model, task, step: inner(model, task, step) if step != last else []
 
 
 def at_the_end(inner: Measure, last: int) -> Measure:

@@ -66,10 +66,11 @@ def learning_curves(
     data = _over_seeds(found, ["arm", "step"])
     names = arms_of(found)
     axis = alt.X("step:Q").title(STEPS_TITLE).scale(nice=False)
-    value = alt.Y("value:Q").title(label(metric)).scale(domain=[0, 1])
-    value = value.axis(format=".0%") if metric.endswith("accuracy") else alt.Y("value:Q").title(label(metric))
+    value = alt.Y("value:Q").title(label(metric))
+    if metric.endswith("accuracy"):
+        value = value.scale(domain=[0, 1]).axis(format=".0%")
     base = alt.Chart(inline(data))
-    band = base.mark_area(opacity=0.15).encode(axis, alt.Y("low:Q"), alt.Y2("high:Q"), _arm_colour(names).legend(None))
+    band = base.mark_area(opacity=0.15).encode(axis, alt.Y("low:Q"), alt.Y2("high:Q"), _arm_colour(names))
     tips = ["arm:N", "step:Q", number_tip("value", "mean over seeds"), number_tip("low", "worst seed"),
             number_tip("high", "best seed"), "seeds:Q"]  # fmt: skip
     line = base.mark_line(strokeWidth=2).encode(axis, value, _arm_colour(names), _arm_dash(names), tooltip=tips)
@@ -223,7 +224,7 @@ def position_by_depth(rows: pl.DataFrame, *, width: Width = DEFAULT_WIDTH, heigh
     names = arms_of(found)
     axis = layer_axis("stream entering layer (last: leaving the model)")
     base = alt.Chart(inline(data))
-    bars = base.mark_rule(strokeWidth=1).encode(axis, alt.Y("low:Q"), alt.Y2("high:Q"), _arm_colour(names).legend(None))
+    bars = base.mark_rule(strokeWidth=1).encode(axis, alt.Y("low:Q"), alt.Y2("high:Q"), _arm_colour(names))
     line = base.mark_line(strokeWidth=2, point=True).encode(
         axis,
         alt.Y("value:Q").title("share of variance").axis(format=".0%"),
