@@ -7,6 +7,7 @@ import torch
 from wherefrom.analyses.deposit import deposit_rows
 from wherefrom.analyses.heads import ablation_map
 from wherefrom.analyses.readout import readout_rows
+from wherefrom.analyses.seeds import seed_rows
 from wherefrom.capture.edits import RunInputs
 from wherefrom.capture.position_sums import PositionSums
 from wherefrom.capture.prompts import Prompts, random_tokens
@@ -81,9 +82,7 @@ def heads(model: ToyTransformer, task: Task, step: int) -> list[Row]:
 
 def seeds(model: ToyTransformer, task: Task, step: int) -> list[Row]:
     """Gradient seeds of every head, on training examples that no step used."""
-    from wherefrom.analyses.seeds import seed_rows
-
-    return list(seed_rows(model, examples(task, SEED_EXAMPLES, 0, "train", -1)))
+    return seed_rows(model, examples(task, SEED_EXAMPLES, 0, "train", -1))
 
 
 MEASURES: dict[str, Measure] = {"heads": heads, "deposit": deposit, "seeds": seeds, "leak": leak, "position": position}
