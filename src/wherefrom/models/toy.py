@@ -156,6 +156,10 @@ class ToyTransformer(nn.Module):
         self.config = RunningConfig(config)
         self.body = ToyBody(config, self.config)
         self.head = nn.Linear(config.d_model, config.classes)
+        if config.weights == "identity":
+            for block in self.body.blocks:
+                attention: ToyAttention = block.attention  # type: ignore[assignment]
+                attention.become_identity()
 
     def get_input_embeddings(self) -> nn.Module:
         """The token embedding, by the name that transformers gives it."""

@@ -89,6 +89,12 @@ class ToyAttention(nn.Module):
         """The positional encoding, shared by all layers."""
         return self._encoding[0]
 
+    def become_identity(self) -> None:
+        """Every projection hands on what it gets, so that queries, keys and values are the stream itself."""
+        for projection in (self.query, self.key, self.value, self.output):
+            nn.init.eye_(projection.weight)
+            nn.init.zeros_(projection.bias)
+
     def forward(self, x: Tensor, shared: Pass) -> Tensor:
         """(batch query d_model) to the same; `x` is normalised, the memory is not."""
         mixed = self.head_outputs(x, shared)

@@ -11,6 +11,7 @@ from wherefrom.settings import Settings, check_choice, check_count, check_number
 
 Readout = Literal["mean", "last", "tokens"]
 Attention = Literal["mha", "mla"]
+Weights = Literal["random", "identity"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,9 @@ class ToyConfig(Settings):
     """Keys and values of every layer come from the un-normalised input embedding (code of arXiv 2505.13027)."""
     published_padding: bool = False
     """Padding takes part in attention and in the mean (code of arXiv 2505.13027)."""
+    weights: Weights = "random"
+    """How the blocks start: `random`, or `identity`, where queries, keys and values are the normalised stream itself,
+    the stack without parameters of Kim et al., arXiv 2509.21042. It needs `d_ff=0`, and is not meant to be trained."""
 
     def __post_init__(self) -> None:
         for key in ("vocabulary", "classes", "max_length", "d_model", "heads", "layers"):
@@ -67,6 +71,11 @@ class ToyConfig(Settings):
                 check_count(self.name, key, getattr(self, key))
         check_choice(self.name, "attention", self.attention, get_args(Attention))
         check_choice(self.name, "readout", self.readout, get_args(Readout))
+        check_choice(self.name, "weights", self.weights, get_args(Weights))
+        if self.weights == "identity" and (self.d_ff or self.attention != "mha" or self.key_heads != self.heads):
+            raise BadInput(
+                "`weights=identity` is for plain attention alone; set `d_ff=0` and leave out MLA and groups."
+            )
         for key in ("dropout", "head_dropout"):
             check_number(self.name, key, getattr(self, key), least=0.0)
             if getattr(self, key) >= 1:

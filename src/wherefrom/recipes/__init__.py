@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wherefrom.errors import BadInput
-from wherefrom.recipes import absolute, architectures, as_published, baselines, deposit, heads, laptop, mla
+from wherefrom.recipes import absolute, architectures, as_published, baselines, deposit, heads, laptop, mla, seeds
 from wherefrom.recipes.base import Cell, Recipe, ScaleName
 from wherefrom.recipes.scales import check_scale
 from wherefrom.suggest import suggestion
@@ -14,7 +14,7 @@ RECIPES: dict[str, Recipe] = {
     recipe.name: recipe
     for recipe in (
         laptop.LAPTOP, laptop.PUBLISHED, as_published.AS_PUBLISHED, heads.ROPE_HEADS, absolute.ABSOLUTE_AND_ROPE,
-        mla.MLA, deposit.DEPOSIT, baselines.BASELINES, architectures.ARCHITECTURES,
+        mla.MLA, deposit.DEPOSIT, seeds.SEEDS, baselines.BASELINES, architectures.ARCHITECTURES,
     )
 }  # fmt: skip
 

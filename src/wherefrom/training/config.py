@@ -29,7 +29,7 @@ class TrainConfig(Settings):
     encoding: str = "rope"
     """Positional encoding with its settings."""
     steps: int = 600
-    """Optimiser steps."""
+    """Optimiser steps; 0: the untrained model is measured."""
     batch: int = 64
     """Examples per step."""
     learning_rate: float = 2e-3
@@ -80,10 +80,13 @@ class TrainConfig(Settings):
     """Published quirk: keys and values of every layer come from the input embedding."""
     published_padding: bool = False
     """Published quirk: padding takes part in attention and in the mean."""
+    weights: str = "random"
+    """How the blocks start: `random`, or `identity` for a stack without parameters (with `d_ff` and `steps` 0)."""
 
     def __post_init__(self) -> None:
-        for key in ("steps", "batch", "test_examples", "evaluations"):
+        for key in ("batch", "test_examples", "evaluations"):
             check_count(self.name, key, getattr(self, key))
+        check_count(self.name, "steps", self.steps, least=0)
         if self.examples is not None:
             check_count(self.name, "examples", self.examples)
             if self.examples < self.batch:
