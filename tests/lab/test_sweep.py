@@ -176,3 +176,25 @@ def test_recipes_are_listed_and_found() -> None:
     assert {entry["name"] for entry in list_recipes()} == set(RECIPES)
     with pytest.raises(BadInput, match="did you mean laptop"):
         find_recipe("labtop")
+
+
+@pytest.mark.slow
+def test_a_script_without_a_guard_is_told_so_and_does_not_hang(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from wherefrom.recipes import find_recipe\n"
+        "from wherefrom.workflows.sweep import sweep\n"
+        f"sweep(find_recipe('baselines').seeded('quick', 1), {str(tmp_path / 'out')!r}, workers=2)\n"
+    )
+    ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=300)
+    assert ended.returncode != 0
+    assert "under `if __name__" in ended.stderr.splitlines()[-1]
+
+
+def test_a_model_without_training_is_measured(tmp_path: Path) -> None:
+    untrained = dataclasses.replace(CONFIG, steps=0, evaluations=1, d_ff=0, weights="identity", causal=True)
+    rows = run_cell(Cell({"stack": "x"}, untrained, ("leak",)), None).rows
+    assert set(rows["step"].drop_nulls()) == {0}
+    assert len(rows.filter(pl.col("analysis") == "leak"))
+    with pytest.raises(BadInput, match="weights=identity"):
+        dataclasses.replace(untrained, d_ff=16)

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 import torch
 
-from wherefrom.report.sweep_table import arms, over_seeds, touching
+from wherefrom.report.sweep_table import arms, over_seeds, shown, touching
 from wherefrom.report.sweep_text import comparisons, percent, print_sweep
 from wherefrom.results.table import to_table
 from wherefrom.rows import Row
@@ -85,3 +85,28 @@ def test_the_table_prints(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     assert "92.64" in text
     assert "[red]x" in text
+
+
+def test_an_untrained_stack_is_shown_by_its_leak_and_not_by_its_accuracy() -> None:
+    """The column is the widest query range's mean over layers, not a layer's, nor another range's."""
+    rows = [Row("training", "test_accuracy", 0.05, "share", 100, 0.01, step=0)]
+    for place, value in (("8:16", 0.9), ("16:32", 0.04), ("32:34", 0.8)):
+        rows.append(Row("leak", "attention_leak", value, "nats2", 48, 0.01, query_range=place, step=0))
+        rows.append(Row("leak", "attention_leak", 0.7, "nats2", 48, 0.01, query_range=place, step=0, layer=1))
+    labelled = to_table(rows).select(
+        pl.lit("c").alias("cell"), pl.lit("x").alias("stack"), pl.lit(0).alias("seed"), pl.all()
+    )
+    cells = [{"cell": "c", "labels": {"stack": "x"}, "config": {"steps": 0}}]
+    (arm,) = arms(labelled, {"labels": ["stack"], "cells": cells})
+    assert arm.accuracy is None
+    assert arm.found["attention_leak"].mean == pytest.approx(0.04)
+    assert [quantity.name for quantity in shown([arm])] == ["attention_leak"]
+
+
+def test_nothing_is_cut_off_on_a_narrow_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    from rich.console import Console
+
+    values = {"rope": [0.9, 0.92], "relative-table": [0.1, 0.2]}
+    drops = {name: [(0.5, 0.2)] * 2 for name in values}
+    print_sweep(table(values, drops), manifest(values), Console(width=80))
+    assert "…" not in capsys.readouterr().out

@@ -23,7 +23,7 @@ def _cells(scale: ScaleName) -> list[Cell]:
         Cell(
             {"stack": name, "mask": "causal" if causal else "none"},
             setting(scale, "distance", encoding, causal=causal, steps=0, evaluations=1, **changes),
-            ("leak", "position"),
+            ("fine-leak", "position"),
         )
         for name, (encoding, changes) in VARIANTS.items()
         for causal in (True, False)

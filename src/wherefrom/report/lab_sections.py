@@ -9,19 +9,19 @@ from markupsafe import Markup
 
 from wherefrom.errors import BadInput
 from wherefrom.report.blocks import Block, Cell, Column, Facts, Figure, Section, Table, Text
-from wherefrom.report.charts import lab
+from wherefrom.report.charts import lab, seeds
 from wherefrom.report.charts.common import AnyChart
 from wherefrom.report.formatting import MISSING, number
 from wherefrom.report.source import Run
-from wherefrom.report.sweep_table import PAPER, Arm, Estimate, arms
-from wherefrom.report.sweep_text import comparisons, percent
+from wherefrom.report.sweep_table import Arm, arms, shown
+from wherefrom.report.sweep_text import DEPOSITS, comparisons, spelled, verdicts
 
 
 def lab_sections(run: Run) -> list[Section]:
     """All sections that have something to show."""
     rows = with_arms(run)
     found = arms(run.table, run.manifest)
-    made = [_what(run), _table(run, found), _curves(rows), _heads(rows), _leaks(rows), _position(rows)]
+    made = [_what(run), _table(run, found), _curves(rows), _heads(rows), _seeds(rows), _leaks(rows), _position(rows)]
     return [section for section in made if section.blocks]
 
 
@@ -56,38 +56,31 @@ def _what(run: Run) -> Section:
     return Section("what", "What was trained", blocks)
 
 
-def _estimate(found: Estimate | None) -> Cell:
-    if found is None:
-        return Cell(MISSING)
-    return Cell(percent(found), found.mean, found.half_width)
-
-
 def _table(run: Run, found: list[Arm]) -> Section:
     labels = list(run.get("labels", default=[]))
-    columns = [*[Column(name, numeric=False) for name in labels]]
-    columns += [
-        Column("accuracy, %", "held-out, mean over seeds ± half of the 95 % interval"),
-        Column("paper, %", "arXiv 2505.13027"),
-        Column("longer, %", "on inputs longer than any in training"),
-        Column("leading head", "accuracy lost without the first-layer head that matters most, mean over seeds"),
-        Column("second head", "the same for the second"),
-        Column("deposits", "seeds whose first layer has a single-head deposit"),
-    ]
+    quantities, judged = shown(found), any(arm.judged for arm in found)
+    against = any(arm.paper for arm in found)
+    columns = [Column(name, numeric=False) for name in labels]
+    for quantity in quantities:
+        columns.append(Column(quantity.title, f"{quantity.meaning}; mean over seeds ± half of the 95 % interval"))
+        if quantity.name == "accuracy" and against:
+            columns.append(Column("paper, %", "arXiv 2505.13027"))
+    if judged:
+        columns.append(Column("deposits", DEPOSITS))
     rows = []
     for arm in found:
-        drops = [
-            Cell(MISSING) if drop is None else Cell(f"{drop.mean:.2f}", drop.mean, drop.half_width)
-            for drop in (arm.largest_drop, arm.second_drop)
-        ]
-        paper = PAPER.get((arm.labels.get("task", "distance"), arm.labels.get("encoding", "")), MISSING)
-        judged = f"{arm.deposits} of {arm.judged}" if arm.judged else MISSING
-        rows.append([
-            *[Cell(arm.labels.get(name, "")) for name in labels], _estimate(arm.accuracy), Cell(paper),
-            _estimate(arm.long_accuracy), *drops, Cell(judged),
-        ])  # fmt: skip
-    table = Table("arms", "Accuracy and head drops", columns, rows, heads=len(labels))
+        cells = [Cell(arm.labels.get(name, "")) for name in labels]
+        for quantity in quantities:
+            estimate = arm.found.get(quantity.name)
+            text = MISSING if estimate is None else spelled(quantity, estimate)
+            plain = (None, None) if estimate is None else (estimate.mean, estimate.half_width)
+            cells.append(Cell(text, *plain))
+            if quantity.name == "accuracy" and against:
+                cells.append(Cell(arm.paper or MISSING))
+        rows.append([*cells, *([Cell(verdicts(arm))] if judged else [])])
+    table = Table("arms", "Results by arm", columns, rows, heads=len(labels))
     sentences: list[Block] = [Text(sentence) for sentence in comparisons(found)]
-    return Section("arms", "What each arm learned", [*sentences, table] if rows else [])
+    return Section("arms", "What each arm shows", [*sentences, table] if rows else [])
 
 
 def _curves(rows: pl.DataFrame) -> Section:
@@ -117,6 +110,18 @@ def _heads(rows: pl.DataFrame) -> Section:
         "Drop of the leading head (solid) and of the second (dashed) in each layer; one line per seed.",
     )
     return Section("heads", "Which heads carry it", blocks)
+
+
+def _seeds(rows: pl.DataFrame) -> Section:
+    blocks = _figure(
+        lambda: seeds.seed_signals(rows),
+        "gradient-seeds",
+        "What the loss asks of position",
+        "Gradient of the loss with respect to a Toeplitz bias (additive) and a Toeplitz kernel on the content Gram "
+        "(multiplicative), mean over heads and seeds, shaded from the lowest seed to the highest. A share of 0 says "
+        "that the examples' signals cancel.",
+    )
+    return Section("seeds", "Gradient seeds", blocks)
 
 
 def _leaks(rows: pl.DataFrame) -> Section:

@@ -10,7 +10,7 @@ from wherefrom.report.sweep_table import Estimate, arms
 
 
 def sweep_summary(rows: pl.DataFrame, manifest: dict[str, Any]) -> dict[str, Any]:
-    """One object per arm: labels, accuracies and head drops over seeds, deposit verdicts."""
+    """One object per arm: labels, what was measured over seeds, deposit verdicts."""
     return {
         "recipe": manifest["recipe"],
         "seconds": manifest["seconds"],
@@ -18,10 +18,7 @@ def sweep_summary(rows: pl.DataFrame, manifest: dict[str, Any]) -> dict[str, Any
         "arms": [
             {
                 **arm.labels,
-                "accuracy": _plain(arm.accuracy),
-                "long_accuracy": _plain(arm.long_accuracy),
-                "largest_drop": _plain(arm.largest_drop),
-                "second_drop": _plain(arm.second_drop),
+                **{name: _plain(estimate) for name, estimate in arm.found.items()},
                 "deposits": arm.deposits,
                 "deposits_any_layer": arm.deepest,
                 "judged": arm.judged,
@@ -31,7 +28,5 @@ def sweep_summary(rows: pl.DataFrame, manifest: dict[str, Any]) -> dict[str, Any
     }
 
 
-def _plain(estimate: Estimate | None) -> dict[str, Any] | None:
-    if estimate is None:
-        return None
+def _plain(estimate: Estimate) -> dict[str, Any]:
     return {"value": estimate.mean, "half_width_95": estimate.half_width, "seeds": list(estimate.values)}

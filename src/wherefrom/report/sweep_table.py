@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,24 +64,123 @@ def over_seeds(values: list[float]) -> Estimate | None:
 
 
 @dataclass(frozen=True)
+class Quantity:
+    """A column of the table: one number per seed, taken after the last step."""
+
+    name: str
+    """Key in `Arm.found` and in the JSON summary."""
+    title: str
+    """Head of the column."""
+    meaning: str
+    """One sentence on what it is."""
+    values: Callable[[pl.DataFrame], pl.DataFrame]
+    """Last-step rows of an arm to one row per seed."""
+    percent: bool = True
+    """Shown in per cent."""
+
+
+def _whole(metric: str) -> Callable[[pl.DataFrame], pl.DataFrame]:
+    nothing = [pl.col(name).is_null() for name in ("offset", "length", "layer", "head")]
+    return lambda last: last.filter(pl.col("metric") == metric, *nothing)
+
+
+def _first_layer(metric: str) -> Callable[[pl.DataFrame], pl.DataFrame]:
+    chosen = (pl.col("analysis") == "deposit") & (pl.col("edit") == "zero") & (pl.col("layer") == 0)
+    return lambda last: last.filter(chosen, pl.col("metric") == metric)
+
+
+def _widest_range(metric: str) -> Callable[[pl.DataFrame], pl.DataFrame]:
+    def values(last: pl.DataFrame) -> pl.DataFrame:
+        found = _whole(metric)(last).filter(pl.col("analysis") == "leak")
+        ends = found["query_range"].str.split(":")
+        width = ends.list.get(1).cast(pl.Int64) - ends.list.get(0).cast(pl.Int64)
+        return found.filter(width == width.max()) if len(found) else found
+
+    return values
+
+
+def _deepest(metric: str) -> Callable[[pl.DataFrame], pl.DataFrame]:
+    def values(last: pl.DataFrame) -> pl.DataFrame:
+        found = last.filter(pl.col("analysis") == "readout", pl.col("metric") == metric)
+        return found.filter(pl.col("layer") == pl.col("layer").max())
+
+    return values
+
+
+def _over_heads(metric: str) -> Callable[[pl.DataFrame], pl.DataFrame]:
+    chosen = (pl.col("analysis") == "seeds") & (pl.col("metric") == metric) & (pl.col("layer") == 0)
+    return lambda last: last.filter(chosen).group_by("seed").agg(pl.col("value").mean())
+
+
+QUANTITIES = (
+    Quantity("accuracy", "accuracy, %", "held-out accuracy", _whole("test_accuracy")),
+    Quantity("long_accuracy", "longer, %", "accuracy on inputs longer than any in training", _whole("long_accuracy")),
+    Quantity("loss", "loss, nats", "held-out loss", _whole("test_loss"), percent=False),
+    Quantity(
+        "largest_drop",
+        "leading head",
+        "accuracy lost without the first-layer head that matters most",
+        _first_layer("largest_drop"),
+        percent=False,
+    ),
+    Quantity("second_drop", "second head", "the same for the second head", _first_layer("second_drop"), percent=False),
+    Quantity(
+        "attention_leak",
+        "leak, nats²",
+        "attention leak, averaged over layers, heads and offsets, in the widest query range",
+        _widest_range("attention_leak"),
+        percent=False,
+    ),
+    Quantity(
+        "residual_share", "residual, %", "the residual stream's share of that leak", _widest_range("residual_share")
+    ),
+    Quantity(
+        "position_share",
+        "stream, %",
+        "share of the residual stream's variance behind the last layer that absolute position explains",
+        _deepest("position_share"),
+    ),
+    Quantity(
+        "multiplicative_signal",
+        "seed ×, %",
+        "part of the multiplicative gradient signal that examples agree on, first layer, mean over heads",
+        _over_heads("multiplicative_signal_share"),
+    ),
+    Quantity(
+        "additive_signal",
+        "seed +, %",
+        "the same for the additive signal",
+        _over_heads("additive_signal_share"),
+    ),
+)
+"""What the table of a sweep can show, in its order."""
+TRAINED = {"accuracy", "long_accuracy", "loss"}
+"""What says nothing about a stack that was never trained."""
+
+
+@dataclass(frozen=True)
 class Arm:
     """One combination of labels, over its seeds."""
 
     labels: dict[str, str]
-    accuracy: Estimate | None
-    """Held-out accuracy after the last step."""
-    long_accuracy: Estimate | None
-    """The same on longer inputs than any in training."""
-    largest_drop: Estimate | None
-    """Accuracy lost without the first-layer head that matters most."""
-    second_drop: Estimate | None
-    """The same for the second head of the first layer."""
+    found: dict[str, Estimate]
+    """Name of a quantity to its estimate, for those that were measured."""
     deposits: int
     """Seeds whose first layer has the verdict `single-head deposit`."""
     judged: int
     """Seeds for which there is a verdict."""
     deepest: int
     """Seeds with the verdict in any layer."""
+
+    @property
+    def accuracy(self) -> Estimate | None:
+        """Held-out accuracy after the last step."""
+        return self.found.get("accuracy")
+
+    @property
+    def paper(self) -> str | None:
+        """What arXiv 2505.13027 reports, in % or words."""
+        return PAPER.get((self.labels.get("task", "distance"), self.labels.get("encoding", "")))
 
 
 def arms(rows: pl.DataFrame, manifest: dict[str, Any]) -> list[Arm]:
@@ -97,34 +197,32 @@ def arms(rows: pl.DataFrame, manifest: dict[str, Any]) -> list[Arm]:
             pl.all_horizontal(pl.col(name) == value for name, value in cell["labels"].items() if name in rows.columns)
         )
         if len(chosen):
-            found.append(_arm(cell["labels"], chosen.filter(pl.col("step") == cell["config"]["steps"])))
+            steps = cell["config"]["steps"]
+            found.append(_arm(cell["labels"], chosen.filter(pl.col("step") == steps), steps > 0))
     return found
 
 
-def _arm(labels: dict[str, str], last: pl.DataFrame) -> Arm:
-    def scores(metric: str) -> Estimate | None:
-        plain = last.filter((pl.col("metric") == metric) & pl.col("offset").is_null() & pl.col("length").is_null())
-        return over_seeds(plain.sort("seed")["value"].to_list())
+def shown(found: list[Arm]) -> list[Quantity]:
+    """The columns that have something in them. A loss is shown where there is no accuracy over classes to speak of."""
+    there = [quantity for quantity in QUANTITIES if any(quantity.name in arm.found for arm in found)]
+    read_by_loss = any("attention_leak" in arm.found for arm in found)
+    return [quantity for quantity in there if quantity.name != "loss" or read_by_loss]
 
+
+def _arm(labels: dict[str, str], last: pl.DataFrame, trained: bool) -> Arm:
+    estimates = {}
+    for quantity in QUANTITIES:
+        found = over_seeds(quantity.values(last).sort("seed")["value"].to_list())
+        if found is not None and (trained or quantity.name not in TRAINED):
+            estimates[quantity.name] = found
+    leak = estimates.get("attention_leak")
+    if leak is not None and leak.low <= 0:
+        estimates.pop("residual_share", None)  # a share of nothing
     zero = last.filter((pl.col("analysis") == "deposit") & (pl.col("edit") == "zero"))
-    first = zero.filter(pl.col("layer") == 0)
     verdicts = zero.filter(pl.col("metric") == "single_head_deposit")
     by_seed = verdicts.group_by("seed").agg(pl.col("value").max())
-
-    def drops(metric: str) -> Estimate | None:
-        return over_seeds(first.filter(pl.col("metric") == metric).sort("seed")["value"].to_list())
-
     in_first = verdicts.filter(pl.col("layer") == 0)
-    return Arm(
-        labels,
-        scores("test_accuracy"),
-        scores("long_accuracy"),
-        drops("largest_drop"),
-        drops("second_drop"),
-        int(in_first["value"].sum()),
-        len(in_first),
-        int(by_seed["value"].sum()),
-    )
+    return Arm(labels, estimates, int(in_first["value"].sum()), len(in_first), int(by_seed["value"].sum()))
 
 
 def touching(one: Estimate, other: Estimate) -> bool:

@@ -10,7 +10,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from wherefrom.report.sweep_table import PAPER, Arm, Estimate, arms, touching
+from wherefrom.report.sweep_table import Arm, Estimate, Quantity, arms, shown, touching
+
+DEPOSITS = (
+    "seeds whose first layer has a single-head deposit (largest drop at least 0.3 and twice the second, both beyond "
+    "noise), of all seeds; in brackets, seeds with one in any layer"
+)
 
 
 def print_training(summary: dict[str, Any], console: Console | None = None) -> None:
@@ -45,37 +50,51 @@ def print_sweep(rows: pl.DataFrame, manifest: dict[str, Any], console: Console |
     found = arms(rows, manifest)
     if not found:
         return
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for name in manifest["labels"]:
-        table.add_column(name, no_wrap=True)
-    for title in ("accuracy, %", "paper", "longer, %", "head drops, layer 0", "deposit"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for arm in found:
-        table.add_row(*_cells(arm, manifest["labels"]))
-    console.print(table)
-    console.print(
-        "Means over seeds ± half of the 95 % interval. Head drops: accuracy lost without the first-layer head that\n"
-        "matters most, and the second. Deposit: seeds whose first layer has a single-head deposit (largest drop at\n"
-        "least 0.3 and twice the second, both beyond noise); in brackets, seeds with one in any layer.",
-        highlight=False,
-    )
+    quantities, judged = shown(found), any(arm.judged for arm in found)
+    console.print(_table(found, manifest["labels"], quantities, judged))
+    console.print("Means over seeds ± half of the 95 % interval.", highlight=False)
+    for quantity in quantities:
+        if quantity.name != "accuracy":
+            console.print(f"  {quantity.title}: {quantity.meaning}", highlight=False)
+    if judged:
+        console.print(f"  deposits: {DEPOSITS}", highlight=False)
     for sentence in comparisons(found):
         console.print(sentence, highlight=False)
 
 
-def _cells(arm: Arm, labels: list[str]) -> list[str]:
-    named = (arm.labels.get("task", "distance"), arm.labels.get("encoding", ""))
-    drops = "–"
-    if arm.largest_drop is not None and arm.second_drop is not None:
-        drops = f"{arm.largest_drop.mean:.2f} / {arm.second_drop.mean:.2f}"
-    return [
-        *[escape(arm.labels.get(name, "")) for name in labels],
-        percent(arm.accuracy),
-        PAPER.get(named, "–"),
-        percent(arm.long_accuracy),
-        drops,
-        f"{arm.deposits} of {arm.judged} ({arm.deepest})" if arm.judged else "–",
-    ]
+def _table(found: list[Arm], labels: list[str], quantities: list[Quantity], judged: bool) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    against = any(arm.paper for arm in found)
+    for name in labels:
+        table.add_column(name, overflow="fold")
+    for quantity in quantities:
+        table.add_column(quantity.title, justify="right", overflow="fold")
+        if quantity.name == "accuracy" and against:
+            table.add_column("paper, %", justify="right", overflow="fold")
+    if judged:
+        table.add_column("deposits", justify="right", overflow="fold")
+    for arm in found:
+        cells = [escape(arm.labels.get(name, "")) for name in labels]
+        for quantity in quantities:
+            cells.append(spelled(quantity, arm.found.get(quantity.name)))
+            if quantity.name == "accuracy" and against:
+                cells.append(arm.paper or "–")
+        table.add_row(*cells, *([verdicts(arm)] if judged else []))
+    return table
+
+
+def verdicts(arm: Arm) -> str:
+    """`2 of 5 (3)`: seeds with a single-head deposit in the first layer, of all, and in any layer."""
+    return f"{arm.deposits} of {arm.judged} ({arm.deepest})" if arm.judged else "–"
+
+
+def spelled(quantity: Quantity, estimate: Estimate | None) -> str:
+    """An estimate with half of its 95 % interval, in the quantity's unit."""
+    if quantity.percent or estimate is None:
+        return percent(estimate)
+    digits = 2 if abs(estimate.mean) >= 0.1 or quantity.name in ("largest_drop", "second_drop") else 4
+    error = "" if estimate.half_width is None else f"±{estimate.half_width:.{digits}f}"
+    return f"{estimate.mean:.{digits}f}{error}"
 
 
 def percent(estimate: Estimate | None) -> str:

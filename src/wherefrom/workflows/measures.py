@@ -24,8 +24,8 @@ from wherefrom.training.loop import Measure
 from wherefrom.training.scores import held_out
 from wherefrom.workflows.trace import trace
 
-LEAK_INPUTS = 48
-"""Inputs of a leak trace on a small model."""
+LEAK_INPUTS, FINE_INPUTS = 48, 1024
+"""Inputs of a leak trace on a small model: through training, and where the leak of an untrained stack is sought."""
 GROUPS, GROUP_INPUTS = 8, 12
 """Jackknife groups of the position readout, and inputs in each."""
 ABLATION_EXAMPLES, ON_THE_WAY = 1000, 300
@@ -39,11 +39,16 @@ def _prompts(model: ToyTransformer, task: Task, inputs: int) -> tuple[Decoder, P
     return decoder, random_tokens(decoder, inputs, task.trained_length, "auto", 0)
 
 
-def leak(model: ToyTransformer, task: Task, step: int) -> list[Row]:
+def leak(model: ToyTransformer, task: Task, step: int, inputs: int = LEAK_INPUTS) -> list[Row]:
     """The leak trace on random tokens of the trained length: layers, and means over heads."""
-    decoder, prompts = _prompts(model, task, LEAK_INPUTS)
+    decoder, prompts = _prompts(model, task, inputs)
     found = trace(decoder, prompts).rows
     return [Row(**row) for row in found.filter(found["head"].is_null()).to_dicts()]
+
+
+def fine_leak(model: ToyTransformer, task: Task, step: int) -> list[Row]:
+    """The same on many inputs."""
+    return leak(model, task, step, FINE_INPUTS)
 
 
 def position(model: ToyTransformer, task: Task, step: int) -> list[Row]:
@@ -85,7 +90,14 @@ def seeds(model: ToyTransformer, task: Task, step: int) -> list[Row]:
     return seed_rows(model, examples(task, SEED_EXAMPLES, 0, "train", -1))
 
 
-MEASURES: dict[str, Measure] = {"heads": heads, "deposit": deposit, "seeds": seeds, "leak": leak, "position": position}
+MEASURES: dict[str, Measure] = {
+    "heads": heads,
+    "deposit": deposit,
+    "seeds": seeds,
+    "leak": leak,
+    "fine-leak": fine_leak,
+    "position": position,
+}
 
 
 def measure(name: str) -> Measure:

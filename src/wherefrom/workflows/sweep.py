@@ -39,6 +39,10 @@ TRIES = 3
 """How often a cell is tried whose worker dies."""
 
 
+UNSTARTED = (
+    'The worker processes did not start. In a script, make the call under `if __name__ == "__main__":`, which new '
+    "processes need, or use workers=1."
+)
 DIED = "Its worker process died again and again (out of memory?); use fewer --workers."
 
 
@@ -158,13 +162,12 @@ def _outcomes(cells: list[Cell], out: Path, workers: int, device: str) -> Iterat
             except BrokenProcessPool:
                 # Which worker died cannot be told; those cells that were running have left a checkpoint.
                 begun = [slug for slug in left if (out / CELLS / slug).exists()]
+                if not begun:
+                    raise BadInput(UNSTARTED) from None
                 for slug in begun:
                     tries[slug] += 1
                 for slug in [slug for slug in begun if tries[slug] >= TRIES]:
-                    yield (
-                        left.pop(slug),
-                        DIED,
-                    )
+                    yield left.pop(slug), DIED
 
 
 def _as_they_end(futures: dict[Future[str | None], Cell]) -> Iterator[tuple[Future[str | None], Cell]]:
