@@ -192,7 +192,7 @@ def test_the_learning_rate_rises_and_falls() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"steps": 0}, "at least 1"),
+        ({"steps": -1}, "at least 0"),
         ({"examples": 4}, "has no batch of 8"),
         ({"task": "distence"}, "did you mean `distance`"),
         ({"encoding": "ropee"}, "did you mean `rope`"),
