@@ -21,7 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "models": LEAVES | {"encodings"},
     "capture": LEAVES | {"encodings", "models"},
     "analyses": LEAVES | {"encodings", "tasks", "models", "capture", "training"},
-    "results": LEAVES,
+    "results": LEAVES | {"wherefrom"},
     "recipes": LEAVES | {"training"},
     "training": LEAVES | {"models", "tasks", "results", "wherefrom"},
     "report": LEAVES | {"results"},

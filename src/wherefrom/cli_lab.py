@@ -10,9 +10,10 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from wherefrom.errors import CheckFailed
+from wherefrom.errors import BadInput, CheckFailed
 from wherefrom.progress import Progress
 from wherefrom.training.config import TrainConfig
+from wherefrom.workflows.heads_options import HeadsOptions
 
 RUNS = "wherefrom-runs"
 
@@ -104,7 +105,6 @@ def sweep(
     json
         Print a JSON summary and nothing else on standard output.
     """
-    from wherefrom.errors import BadInput
     from wherefrom.recipes import check_scale, find_recipe
     from wherefrom.report import build_report
     from wherefrom.report.sweep_text import print_sweep
@@ -130,6 +130,61 @@ def sweep(
         print(f"\nRows:   {folder / 'rows.parquet'}\nReport: {page}")
     if result.manifest["failed"]:
         raise CheckFailed(f"{len(result.manifest['failed'])} of {len(result.manifest['cells'])} cells failed.")
+
+
+def heads(
+    model: str,
+    /,
+    *,
+    options: Annotated[HeadsOptions, Parameter(name="*")] = HeadsOptions(),  # noqa: B008
+    json: bool = False,
+) -> None:
+    """What is lost without each head: accuracy of a training run, next-token loss of a checkpoint.
+
+    Examples:
+
+        wherefrom heads wherefrom-runs/train-1a2b3c4d
+
+        wherefrom heads smollm2 --layers 0-2 --inputs 4
+
+        wherefrom heads ./my-checkpoint --text book.txt --how zero --how mean --out heads
+
+    Parameters
+    ----------
+    model
+        A folder that `wherefrom train` wrote, smollm2 (packaged), a hub id, a local folder or a GGUF file.
+    json
+        Print a JSON summary and nothing else on standard output.
+    """
+    from wherefrom.api import load
+    from wherefrom.models.loading import resolve_device
+    from wherefrom.models.toy_store import is_toy
+    from wherefrom.report import build_report
+    from wherefrom.report.heads_text import print_heads
+    from wherefrom.workflows.heads import checkpoint_heads, trained_heads
+
+    progress = Progress()
+    if is_toy(model):
+        for name, given in (("layers", options.layers), ("text", options.text)):
+            if given is not None:
+                raise BadInput(f"--{name} is for checkpoints; '{model}' is a training run, whose task is known.")
+        out = options.out or Path(RUNS) / f"{Path(model).resolve().name}-heads-{options.examples}"
+        device = str(resolve_device(options.device))
+        hows = options.how or ("zero", "mean", "resample")
+        found = trained_heads(model, hows, options.examples, out, options.seed, device, progress, _command())
+    else:
+        progress.say(f"Loading {model} ...")
+        decoder = load(model, options.dtype, options.device, trust_remote_code=options.trust_remote_code)
+        hows = options.how or ("zero",)
+        prompts, layers = options.prompts(decoder), options.parsed_layers()
+        found = checkpoint_heads(decoder, prompts, hows, layers, options.out, RUNS, progress, _command())
+    assert found.folder is not None
+    page = build_report(found.folder)
+    if json:
+        print(json_module.dumps(found.summary(), allow_nan=False))
+        return
+    print_heads(found.rows, found.manifest)
+    print(f"\nRows:   {found.folder / 'rows.parquet'}\nReport: {page}")
 
 
 def tasks() -> None:
@@ -160,5 +215,6 @@ def register(app: App, lists: App) -> None:
     """Add the commands of the lab."""
     app.command(train)
     app.command(sweep)
+    app.command(heads)
     lists.command(tasks)
     lists.command(recipes)

@@ -70,9 +70,15 @@ def bootstrap_means(values: Tensor, draws: int = DRAWS, seed: int = 0) -> Tensor
 
 
 def deposit_rows(found: HeadMap, draws: int = DRAWS, seed: int = 0) -> list[Row]:
-    """Rows of analysis `deposit` per layer, `edit` = how. Nothing for a checkpoint, whose drops are not accuracies."""
+    """Rows of analysis `deposit` per layer, `edit` = how.
+
+    A checkpoint, which is scored by its loss, has `largest_rise` and `second_rise` in nats in place of drops, and no
+    verdict: its 0.3 is a matter of accuracy.
+    """
     rows: list[Row] = []
-    for layer, values in found.drop().items():
+    judged = found.metric == "drop"
+    name, unit = ("drop", "share") if judged else ("rise", "nats")
+    for layer, values in found.effect().items():
         means = values.mean(1)[None]
         whole, again = deposit_index(means), deposit_index(bootstrap_means(values, draws, seed))
 
@@ -81,11 +87,12 @@ def deposit_rows(found: HeadMap, draws: int = DRAWS, seed: int = 0) -> list[Row]
                 error = None if drawn is None else float(drawn[torch.isfinite(drawn)].std())
                 rows.append(Row("deposit", metric, float(value), unit, found.examples, error, found.how, layer))
 
-        sure = float(again.holds.double().mean()) >= SURE
-        write("largest_drop", whole.largest[0], "share", again.largest)
-        write("second_drop", whole.second[0], "share", again.second)
+        write(f"largest_{name}", whole.largest[0], unit, again.largest)
+        write(f"second_{name}", whole.second[0], unit, again.second)
         write("largest_share", whole.share[0], "share", again.share)
         write("effective_heads", whole.effective[0], "heads", again.effective)
         write("leading_head", means.argmax(1)[0].double(), "index", None)
-        write("single_head_deposit", torch.tensor(float(bool(whole.holds[0]) and sure)), "flag", None)
+        if judged:
+            sure = float(again.holds.double().mean()) >= SURE
+            write("single_head_deposit", torch.tensor(float(bool(whole.holds[0]) and sure)), "flag", None)
     return rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -77,6 +77,32 @@ def _replacing(
         return mixed, *args[1:]
 
     return hook
+
+
+@contextmanager
+def replaced_apart(projection: HeadProjection, heads: Sequence[int], instead: Tensor | float) -> Iterator[None]:
+    """Within the context copy k of a batch of copies has head `heads[k]` replaced, and no other.
+
+    `instead`: 0, or what all heads hand on instead, broadcastable to (length head*dim). Raises CheckFailed on leaving
+    if the projection never ran.
+    """
+    called: list[bool] = []
+
+    def hook(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        called.append(True)
+        mixed = args[0].clone().view(len(heads), -1, args[0].shape[-1])  # some families flatten (batch length)
+        for copy, head in enumerate(heads):
+            columns = projection.columns[head].to(mixed.device)
+            mixed[copy][:, columns] = instead[..., columns].to(mixed) if isinstance(instead, Tensor) else instead
+        return mixed.view_as(args[0]), *args[1:]
+
+    handle = projection.module.register_forward_pre_hook(hook)
+    try:
+        yield
+        if not called:
+            raise CheckFailed("An output projection never ran, so its heads were not replaced.")
+    finally:
+        handle.remove()
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,9 @@ from torch import Tensor
 
 from wherefrom.errors import BadInput
 from wherefrom.models.hf import Decoder
+
+LIBRARY_TEXT = 1 << 20
+"""Characters of the standard library's source that windows are drawn from."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +66,27 @@ def text_windows(
     Windows start at any token, so position in the window says nothing about the content. Raises BadInput for a file
     that cannot be read or is shorter than a window, or a model without a tokenizer.
     """
+    return _windows(decoder, _read_text(Path(file)), Path(file).name, (inputs, length), bos, seed)
+
+
+def library_windows(decoder: Decoder, inputs: int = 64, length: int = 512, bos: str = "auto", seed: int = 0) -> Prompts:
+    """Random windows of the source of Python's standard library, which every machine has; else as `text_windows`."""
+    folder, text = Path(sysconfig.get_paths()["stdlib"]), ""
+    for file in sorted(folder.glob("*.py")):
+        text += _read_text(file)
+        if len(text) > LIBRARY_TEXT:
+            break
+    return _windows(decoder, text, "Python's standard library", (inputs, length), bos, seed)
+
+
+def _windows(decoder: Decoder, text: str, name: str, size: tuple[int, int], bos: str, seed: int) -> Prompts:
+    inputs, length = size
     _check_size(decoder, inputs, length)
     if decoder.tokenizer is None:
         raise BadInput(f"'{decoder.source}' came without a tokenizer, so a text cannot be turned into tokens.")
-    text = _read_text(Path(file))
     ids = torch.tensor(decoder.tokenizer.encode(text, add_special_tokens=False, verbose=False), dtype=torch.long)
     if len(ids) < length + 1:
-        raise BadInput(f"The text '{file}' has {len(ids)} tokens; windows of {length} need a longer one or --length.")
+        raise BadInput(f"The text '{name}' has {len(ids)} tokens; windows of {length} need a longer one or --length.")
     generator = torch.Generator().manual_seed(check_seed(seed))
     starts = torch.randint(len(ids) - length + 1, (inputs,), generator=generator)
     windows, notes = _with_bos(decoder, torch.stack([ids[s : s + length] for s in starts.tolist()]), bos)
@@ -77,7 +95,7 @@ def text_windows(
             *notes,
             f"{inputs} windows of {length} tokens overlap in a text of {len(ids)}; errors are understated.",
         )
-    return Prompts(windows, f"windows of {Path(file).name}", seed, warnings=notes)
+    return Prompts(windows, f"windows of {name}", seed, warnings=notes)
 
 
 def given_tokens(decoder: Decoder, token_ids: Any, attention_mask: Any = None, seed: int = 0) -> Prompts:

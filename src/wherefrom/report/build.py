@@ -22,7 +22,9 @@ JACKKNIFE = (
     "± is one standard error (delete-one-group jackknife over inputs). A share above 100 % or below 0 means that parts "
     "work against each other."
 )
+EXAMPLES = "± is one standard error over examples; of the deposit index, by bootstrap."
 SEEDS = "± is half of the 95 % interval over seeds (Student's t); a single seed has none."
+ERRORS = {"sweep": SEEDS, "heads": EXAMPLES}
 """What error bars mean, by kind of run."""
 
 
@@ -62,7 +64,7 @@ def render(runs: Sequence[Run]) -> str:
     return environment.from_string(asset("page.html.j2")).render(
         title="Comparison of " + ", ".join(run.name for run in runs) if several else runs[0].name,
         several=several,
-        errors=SEEDS if all(run.kind == "sweep" for run in runs) else JACKKNIFE,
+        errors=ERRORS.get(runs[0].kind, JACKKNIFE) if len({run.kind for run in runs}) == 1 else JACKKNIFE,
         runs=[(run, headline(run)) for run in runs],
         sections=sections,
         policy=security_policy([library, script] if figures else [script], [style]),

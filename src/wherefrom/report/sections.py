@@ -13,6 +13,7 @@ from wherefrom.report.charts.first_token import NORMS
 from wherefrom.report.charts.maps import HEAD_METRICS, head_map_metrics
 from wherefrom.report.charts.removed import SHOWN
 from wherefrom.report.headline import has_absolute_part
+from wherefrom.report.heads_sections import heads_sections
 from wherefrom.report.lab_sections import lab_sections
 from wherefrom.report.provenance import reproduce_section, trust_section, what_section
 from wherefrom.report.selection import edits_of, metrics_of, pick
@@ -28,6 +29,8 @@ def run_sections(run: Run) -> list[Section]:
     """All sections that have something to show."""
     if run.kind == "sweep":
         return [*lab_sections(run), reproduce_section([run])]
+    if run.kind == "heads":
+        return [*heads_sections(run), reproduce_section([run])]
     made = [
         what_section([run]),
         trust_section([run]),

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import platform
-from datetime import UTC, datetime
 from typing import Any
 
-import polars as pl
 import torch
 
-import wherefrom
 from wherefrom.models.toy import ToyTransformer
+from wherefrom.results.versions import versions
 from wherefrom.tasks import Task
 from wherefrom.training.config import TrainConfig
 
@@ -21,9 +18,7 @@ def training_manifest(
     """Everything a reader needs to trust and repeat a training."""
     return {
         "kind": "training",
-        "wherefrom": wherefrom.__version__,
-        "versions": {"python": platform.python_version(), "torch": torch.__version__, "polars": pl.__version__},
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        **versions(),
         "training": config.to_dict(),
         "model": {
             "source": f"{config.encoding} on {config.task}",

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import math
-import platform
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import polars as pl
-import torch
-import transformers
 
-import wherefrom
 from wherefrom.analyses.leak import LeakEstimate
 from wherefrom.capture.plan import LeakPlan
 from wherefrom.capture.prompts import Prompts
 from wherefrom.models.hf import Decoder
+from wherefrom.results.versions import versions
 
 
 def describe_run(decoder: Decoder, prompts: Prompts) -> dict[str, Any]:
@@ -29,14 +25,7 @@ def describe_run(decoder: Decoder, prompts: Prompts) -> dict[str, Any]:
         if decoder.tokenizer is not None:
             named["text"] = decoder.tokenizer.convert_ids_to_tokens(first[0])
     return {
-        "wherefrom": wherefrom.__version__,
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-            "polars": pl.__version__,
-        },
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        **versions("transformers"),
         "model": decoder.describe(),
         "inputs": prompts.inputs,
         "length": prompts.length,

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any
 
-import polars as pl
-import torch
-
-import wherefrom
 from wherefrom.recipes.base import Cell
+from wherefrom.results.versions import versions
 
 
 def sweep_manifest(
@@ -20,9 +15,7 @@ def sweep_manifest(
     """Everything a reader needs to trust and repeat a sweep."""
     return {
         "kind": "sweep",
-        "wherefrom": wherefrom.__version__,
-        "versions": {"python": platform.python_version(), "torch": torch.__version__, "polars": pl.__version__},
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        **versions(),
         "recipe": name,
         "model": {"source": f"recipe {name}", "name": name},
         "labels": list(dict.fromkeys(key for cell in cells for key in cell.labels)),
