@@ -27,8 +27,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": LEAVES | {"results"},
     "workflows": LEAVES
     | {"encodings", "tasks", "models", "capture", "analyses", "training", "recipes", "results", "wherefrom"},
-    "api": LEAVES | {"models", "capture", "workflows", "report"},
-    "cli_lab": LEAVES | {"tasks", "models", "training", "recipes", "workflows", "report", "results"},
+    "api": LEAVES | {"models", "capture", "analyses", "training", "recipes", "workflows", "report"},
+    "cli_lab": LEAVES | {"api", "tasks", "models", "training", "recipes", "workflows", "report", "results"},
     "cli": LEAVES | {"cli_lab", "api", "capture", "encodings", "models", "report", "results", "workflows", "wherefrom"},
     "__main__": {"cli"},
     "__init__": set(),

@@ -13,12 +13,18 @@ _PUBLIC = {
     "trace": "wherefrom.api",
     "split": "wherefrom.api",
     "facts": "wherefrom.api",
+    "train": "wherefrom.api",
+    "sweep": "wherefrom.api",
+    "heads": "wherefrom.api",
     "random_tokens": "wherefrom.api",
     "text_windows": "wherefrom.api",
     "given_tokens": "wherefrom.api",
     "Trace": "wherefrom.workflows.trace",
     "Split": "wherefrom.workflows.split",
     "Facts": "wherefrom.workflows.facts",
+    "Training": "wherefrom.training.loop",
+    "Sweep": "wherefrom.workflows.sweep",
+    "Heads": "wherefrom.workflows.heads",
 }
 """Public name: module. Resolved on first use, so that `import wherefrom` does not import torch."""
 

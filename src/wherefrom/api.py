@@ -8,6 +8,10 @@ trace.table()
 trace.save("out")
 wf.report("out")
 wf.split(model, wf.random_tokens(inputs=64, length=512)).table()
+
+run = wf.train(task="distance:max_between=20", encoding="rope", out="run")
+wf.heads("run").table()
+wf.sweep("laptop", scale="quick", out="laptop").table()
 """
 
 from __future__ import annotations
@@ -16,15 +20,27 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from wherefrom.analyses.ablation import HOWS
 from wherefrom.capture import prompts as _prompts
 from wherefrom.capture.prompts import Prompts
 from wherefrom.capture.selfcheck import parity_check
+from wherefrom.errors import BadInput
 from wherefrom.models.hf import Decoder
 from wherefrom.models.loading import load as _load
+from wherefrom.models.toy_store import is_toy
+from wherefrom.recipes import check_scale, find_recipe
+from wherefrom.training.config import TrainConfig
+from wherefrom.training.loop import Training
+from wherefrom.training.loop import train as _train
 from wherefrom.workflows.facts import Facts
 from wherefrom.workflows.facts import facts as _facts
+from wherefrom.workflows.heads import Heads
+from wherefrom.workflows.heads import checkpoint_heads as _checkpoint_heads
+from wherefrom.workflows.heads import trained_heads as _trained_heads
 from wherefrom.workflows.split import Split
 from wherefrom.workflows.split import split as _split
+from wherefrom.workflows.sweep import Sweep
+from wherefrom.workflows.sweep import sweep as _sweep
 from wherefrom.workflows.trace import Trace
 from wherefrom.workflows.trace import trace as _trace
 
@@ -85,3 +101,44 @@ def facts(model: Any, **options: Any) -> Facts:
     `model`: what `load` returned, or anything `load` takes, families that cannot be traced included.
     """
     return _facts(model, **options)
+
+
+def train(out: str | Path | None = None, device: str = "auto", **settings: Any) -> Training:
+    """Train one small Transformer on a synthetic task; settings as in `training.config.TrainConfig`.
+
+    With `out` the run is kept, and continued if it was interrupted. Raises BadInput for settings that do not fit.
+    """
+    return _train(TrainConfig(**settings), out, device)
+
+
+def sweep(recipe: str, out: str | Path, scale: str | None = None, seeds: int | None = None, **options: Any) -> Sweep:
+    """Run a recipe: many small trainings side by side; see `workflows.sweep.sweep` for the options.
+
+    `scale`: `quick`, `laptop` or `published`, by default what the recipe is meant for; `seeds`: per cell. Workers are
+    processes: call it from a script that guards its main part with `if __name__ == "__main__":`. Raises BadInput for
+    an unknown recipe or scale.
+    """
+    found = find_recipe(recipe)
+    chosen = check_scale(scale or found.scale)
+    return _sweep(found.seeded(chosen, seeds), out, found.name, **options)
+
+
+def heads(model: Any, inputs: Inputs | None = None, how: Sequence[str] | None = None, **options: Any) -> Heads:
+    """What is lost without each head; see `workflows.heads` for the options.
+
+    `model`: a folder of `train`, scored by its task's accuracy, or what `load` returned or takes, scored by its
+    next-token loss on `inputs`. `how`: `zero`, `mean`, `resample`; by default all for a training run, `zero` for a
+    checkpoint, on which each takes as long.
+    """
+    if isinstance(model, str | Path) and is_toy(model):
+        if inputs is not None:
+            raise BadInput(f"'{model}' is a training run, scored on its own task; leave `inputs` out.")
+        return _trained_heads(model, HOWS if how is None else how, **options)
+    decoder = model if isinstance(model, Decoder) else load(model)
+    chosen = (inputs or _text_if_possible)(decoder)
+    return _checkpoint_heads(decoder, chosen, ("zero",) if how is None else how, **options)
+
+
+def _text_if_possible(decoder: Decoder) -> Prompts:
+    draw = _prompts.random_tokens if decoder.tokenizer is None else _prompts.library_windows
+    return draw(decoder, 8, 128)

@@ -115,8 +115,6 @@ def sweep(
     if quick and chosen != "quick":
         raise BadInput(f"--quick and --scale {chosen} exclude each other; give one of them.")
     count = found.seeds[chosen] if seeds is None else seeds
-    if count < 1:
-        raise BadInput(f"--seeds {count} trains nothing; use at least 1.")
     folder = out or Path(RUNS) / f"{found.name.replace('+', '-')}-{chosen}-{count}"
     progress = Progress()
     result = run_sweep(found.seeded(chosen, count), folder, found.name, workers, device, progress, _command())

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from wherefrom.errors import BadInput
 from wherefrom.training.config import TrainConfig
 
 ScaleName = Literal["quick", "laptop", "published"]
@@ -66,9 +67,15 @@ class Recipe:
     scale: ScaleName = "laptop"
     """The scale that is meant where none is asked for."""
 
-    def seeded(self, scale: ScaleName, seeds: int) -> list[Cell]:
-        """All cells with seeds 0 to `seeds - 1`, seed by seed, so that an interrupted sweep has whole tables."""
+    def seeded(self, scale: ScaleName, seeds: int | None = None) -> list[Cell]:
+        """All cells with seeds 0 to `seeds - 1`, seed by seed, so that an interrupted sweep has whole tables.
+
+        Raises BadInput for no seeds at all.
+        """
         cells = self.cells(scale)
+        seeds = self.seeds[scale] if seeds is None else seeds
+        if seeds < 1:
+            raise BadInput(f"{seeds} seeds train nothing; use at least 1.")
         return [
             dataclasses.replace(cell, config=dataclasses.replace(cell.config, seed=seed))
             for seed in range(seeds)

@@ -56,7 +56,8 @@ def mean_and_error(values: Tensor) -> tuple[float, float | None]:
 def per_example(output_logits: Tensor, batch: Examples) -> tuple[Tensor, Tensor]:
     """Loss (nats) and share of right answers of each example: (batch,) twice."""
     labels = batch.labels
-    losses = F.cross_entropy(output_logits.flatten(0, -2).float(), labels.flatten(), reduction="none")
+    wide = output_logits if output_logits.dtype == torch.float64 else output_logits.float()
+    losses = F.cross_entropy(wide.flatten(0, -2), labels.flatten(), reduction="none")
     right = (output_logits.argmax(-1) == labels).to(losses.dtype)
     if labels.ndim == 1:
         return losses, right
