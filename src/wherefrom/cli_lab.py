@@ -49,17 +49,19 @@ def train(
     json
         Print a JSON summary and nothing else on standard output.
     """
+    from wherefrom.report import build_report
     from wherefrom.report.sweep_text import print_training
     from wherefrom.training.loop import fingerprint
     from wherefrom.training.loop import train as run_training
 
     folder = out or Path(RUNS) / f"train-{fingerprint(options)[:8]}"
     found = run_training(options, folder, device, Progress(), _command())
+    page = build_report(folder)
     if json:
         print(json_module.dumps(found.summary(), allow_nan=False))
         return
     print_training(found.summary())
-    print(f"\nRows:  {found.folder}/rows.parquet\nModel: {found.folder}")
+    print(f"\nRows:   {folder / 'rows.parquet'}\nModel:  {folder}\nReport: {page}")
 
 
 def sweep(

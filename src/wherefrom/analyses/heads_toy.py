@@ -90,11 +90,6 @@ def _device(model: ToyTransformer) -> torch.device:
     return next(model.parameters()).device
 
 
-def cuttable(model: ToyTransformer) -> bool:
-    """Whether the padding of a batch, and who else is in it, cannot change a result."""
-    return not (model.settings.published_padding or model.body.encoding.depends_on_length)
-
-
 class _Source:
     """What the ablated head hands on instead, from the whole model on the same examples."""
 
@@ -158,7 +153,7 @@ class _FastMap:
 
     def pieces(self) -> Iterator[Tensor]:
         """Indices of examples that are run together, (example,)."""
-        if not cuttable(self.model):
+        if not self.model.cuttable:
             yield from torch.arange(len(self.data)).split(self.rows)
             return
         order = self.data.lengths.cpu().argsort(stable=True)
@@ -174,7 +169,7 @@ class _FastMap:
     def piece(self, index: Tensor) -> list[Scored]:
         """Scores of some examples: with all heads, then of each layer (head example)."""
         examples = self.data.take(index).to(_device(self.model))
-        cut = cuttable(self.model) and int(examples.lengths.min()) == examples.token_ids.shape[1]
+        cut = self.model.cuttable and int(examples.lengths.min()) == examples.token_ids.shape[1]
         lengths = None if cut else examples.lengths
         x, shared = self.model.body.start(examples.token_ids, lengths)
         self.examples, self.lengths, self.shared = examples, lengths, shared

@@ -184,6 +184,11 @@ class ToyTransformer(nn.Module):
             )
         return SimpleNamespace(logits=self.read(self.body(token_ids, lengths, cache, watch), lengths))
 
+    @property
+    def cuttable(self) -> bool:
+        """Whether the padding of a batch, and who else is in it, cannot change a result."""
+        return not (self.settings.published_padding or self.body.encoding.depends_on_length)
+
     def read(self, hidden: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Output logits from the normalised stream (batch length d_model)."""
         if self.settings.readout != "tokens":

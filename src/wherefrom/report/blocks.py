@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from markupsafe import Markup
 
+from wherefrom.errors import BadInput
 from wherefrom.report.charts.common import AnyChart
 from wherefrom.report.formatting import MISSING, PLUS_MINUS, percent, with_error
 
@@ -134,3 +135,11 @@ class Section:
     title: str
     blocks: list[Block] = field(default_factory=list)
     intro: Markup | str = ""
+
+
+def drawn(make: Callable[[], AnyChart], name: str, title: str, read: Markup | str) -> list[Block]:
+    """A figure, or nothing where the run holds no rows for it."""
+    try:
+        return [Figure(name, title, make(), read)]
+    except BadInput:
+        return []

@@ -24,7 +24,7 @@ JACKKNIFE = (
 )
 EXAMPLES = "± is one standard error over examples; of the deposit index, by bootstrap."
 SEEDS = "± is half of the 95 % interval over seeds (Student's t); a single seed has none."
-ERRORS = {"sweep": SEEDS, "heads": EXAMPLES}
+ERRORS = {"sweep": SEEDS, "heads": EXAMPLES, "training": "± is one standard error over held-out examples."}
 """What error bars mean, by kind of run."""
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import polars as pl
 from markupsafe import Markup
 
+from wherefrom.report import heads_text, training_text
 from wherefrom.report.formatting import NORMAL_INTERVAL, number, percent, with_error
-from wherefrom.report.heads_text import sentence
 from wherefrom.report.selection import edits_of, one, pick, range_order, ranges_of
 from wherefrom.report.source import Run
 from wherefrom.report.sweep_table import arms
@@ -48,8 +48,12 @@ def headline(run: Run) -> Headline:
     """The findings of one run in words, each number with its standard error."""
     if run.kind == "sweep":
         return _of_sweep(run)
+    if run.kind == "training":
+        return Headline(Markup("{}").format(training_text.sentence(run)), [])
     if run.kind == "heads":
-        lead, *more = [Markup("{}").format(sentence(run.rows, run.manifest, str(how))) for how in run.get("hows")]
+        lead, *more = [
+            Markup("{}").format(heads_text.sentence(run.rows, run.manifest, str(how))) for how in run.get("hows")
+        ]
         return Headline(lead, more)
     leak = pick(run.rows, "leak")
     ranges = ranges_of(leak)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from wherefrom.report.blocks import Block, Cell, Column, Facts, Figure, Section, Table, Text, measured
 from wherefrom.report.charts.heads import ablation_map
 from wherefrom.report.formatting import MISSING, number
-from wherefrom.report.heads_text import VERDICT_RULE, by_effect, index_by_layer, scored, sentence, whole
+from wherefrom.report.heads_text import VERDICT_RULE, by_effect, index_by_layer, scored, whole
 from wherefrom.report.source import Run
 
 LISTED = 12
@@ -70,9 +70,7 @@ def _costliest(run: Run) -> Section:
     ]
     columns = [Column("head", numeric=False), *(Column(how, kind.lost) for how in hows)]
     table = Table("costliest", f"Costliest heads: {kind.lost}", columns, rows)
-    return Section(
-        "costliest", "The costliest heads", [*(Text(sentence(run.rows, run.manifest, h)) for h in hows), table]
-    )
+    return Section("costliest", "The costliest heads", [table])
 
 
 def _index(run: Run) -> Section:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import polars as pl
 from markupsafe import Markup
 
-from wherefrom.errors import BadInput
-from wherefrom.report.blocks import Block, Cell, Column, Facts, Figure, Section, Table, Text
+from wherefrom.report.blocks import Block, Cell, Column, Facts, Section, Table, Text, drawn
 from wherefrom.report.charts import lab, seeds
-from wherefrom.report.charts.common import AnyChart
 from wherefrom.report.formatting import MISSING, number
 from wherefrom.report.source import Run
 from wherefrom.report.sweep_table import Arm, arms, shown
@@ -32,13 +28,6 @@ def with_arms(run: Run) -> pl.DataFrame:
     if "task" in names and len(names) > 1 and rows["task"].n_unique() == 1:
         names.remove("task")
     return rows.with_columns(arm=pl.concat_str([pl.col(name).fill_null("") for name in names], separator=", "))
-
-
-def _figure(make: Callable[[], AnyChart], name: str, title: str, read: str) -> list[Block]:
-    try:
-        return [Figure(name, title, make(), read)]
-    except BadInput:  # nothing of the kind was measured
-        return []
 
 
 def _what(run: Run) -> Section:
@@ -85,25 +74,25 @@ def _table(run: Run, found: list[Arm]) -> Section:
 
 def _curves(rows: pl.DataFrame) -> Section:
     read = "Mean over seeds, shaded from the worst seed to the best. The same held-out examples for every seed."
-    blocks = _figure(lambda: lab.learning_curves(rows, width="container"), "learning-curves", "Held-out accuracy", read)
+    blocks = drawn(lambda: lab.learning_curves(rows, width="container"), "learning-curves", "Held-out accuracy", read)
     return Section("curves", "Learning", blocks)
 
 
 def _heads(rows: pl.DataFrame) -> Section:
-    blocks = _figure(
+    blocks = drawn(
         lambda: lab.deposit_by_arm(rows, width="container"),
         "deposit-by-arm",
         "Does a single first-layer head carry it?",
         "One line per seed, from the second head's drop to the leading one's. A single-head deposit needs a drop of at "
         "least 0.3 that is twice the second, both beyond noise.",
     )
-    blocks += _figure(
+    blocks += drawn(
         lambda: lab.head_drops(rows),
         "head-drops",
         "Accuracy lost without each head",
         "One panel per seed, layers from left to right; head numbers mean nothing across seeds.",
     )
-    blocks += _figure(
+    blocks += drawn(
         lambda: lab.deposit_through_training(rows, width="container"),
         "deposit-through-training",
         "The deposit through training",
@@ -113,7 +102,7 @@ def _heads(rows: pl.DataFrame) -> Section:
 
 
 def _seeds(rows: pl.DataFrame) -> Section:
-    blocks = _figure(
+    blocks = drawn(
         lambda: seeds.seed_signals(rows),
         "gradient-seeds",
         "What the loss asks of position",
@@ -125,7 +114,7 @@ def _seeds(rows: pl.DataFrame) -> Section:
 
 
 def _leaks(rows: pl.DataFrame) -> Section:
-    blocks = _figure(
+    blocks = drawn(
         lambda: lab.leak_through_training(rows),
         "leak-through-training",
         "Where absolute position comes from, through training",
@@ -135,7 +124,7 @@ def _leaks(rows: pl.DataFrame) -> Section:
 
 
 def _position(rows: pl.DataFrame) -> Section:
-    blocks = _figure(
+    blocks = drawn(
         lambda: lab.position_by_depth(rows, width="container"),
         "position-by-depth",
         "Position in the residual stream",

@@ -20,6 +20,7 @@ from wherefrom.report.selection import edits_of, metrics_of, pick
 from wherefrom.report.source import Run
 from wherefrom.report.tables import components_table, meanings_table, removed_table, sinks_table, token_tables
 from wherefrom.report.terms import SINK_THRESHOLD, UNEDITED, label
+from wherefrom.report.training_sections import training_sections
 
 WIDE = DEFAULT_WIDTH
 """First width of faceted charts; the page's script fits them to the screen."""
@@ -29,6 +30,8 @@ def run_sections(run: Run) -> list[Section]:
     """All sections that have something to show."""
     if run.kind == "sweep":
         return [*lab_sections(run), reproduce_section([run])]
+    if run.kind == "training":
+        return [*training_sections(run), reproduce_section([run])]
     if run.kind == "heads":
         return [*heads_sections(run), reproduce_section([run])]
     made = [

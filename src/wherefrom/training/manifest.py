@@ -22,7 +22,7 @@ def training_manifest(
         "training": config.to_dict(),
         "model": {
             "source": f"{config.encoding} on {config.task}",
-            "name": "toy",
+            "name": f"{config.encoding} on {config.task.partition(':')[0]}",
             "family": model.config.model_type,
             "layers": config.layers,
             "heads": config.heads,

@@ -15,7 +15,7 @@ from typing import Any
 import polars as pl
 import torch
 
-from wherefrom.analyses.ablation import HOWS, check_how
+from wherefrom.analyses.ablation import HOWS, check_how, donors
 from wherefrom.analyses.deposit import deposit_rows
 from wherefrom.analyses.head_map import HeadMap
 from wherefrom.analyses.heads import InputLosses, ablation_map, joined
@@ -28,6 +28,7 @@ from wherefrom.progress import Progress
 from wherefrom.results.folder import RunFolder
 from wherefrom.results.table import read_rows, to_table
 from wherefrom.results.versions import versions
+from wherefrom.tasks.base import Examples
 from wherefrom.training.config import TrainConfig
 from wherefrom.training.scores import held_out
 from wherefrom.workflows.heads_state import InputStore
@@ -35,6 +36,8 @@ from wherefrom.workflows.manifest import describe_run
 
 EXAMPLES = 2000
 """Held-out examples of a task on which heads are ablated."""
+SAME_ANSWER = 0.9
+"""Share of donors with the example's own answer from which resampling is said to tell little."""
 
 
 @dataclass
@@ -111,7 +114,7 @@ def trained_heads(
             "inputs": examples,
             "seed": seed,
             "device": device,
-            "warnings": [],
+            "warnings": _alike(data, seed) if "resample" in hows else [],
         }
         return maps, about
 
@@ -201,6 +204,18 @@ def _kept(
             folder.finish(result.rows, manifest)
             result.folder = folder.path
     return result
+
+
+def _alike(data: Examples, seed: int) -> list[str]:
+    """A warning where resampling tells little, because the donor's answer is the example's own."""
+    given = donors(data.lengths, seed)
+    same = float((data.labels[given] == data.labels).double().mean())
+    if same < SAME_ANSWER:
+        return []
+    return [
+        f"Resampling takes outputs from examples of the same length, and {same:.0%} of those have the same answer: the "
+        "length gives it away, and resampling hides what heads carry (for `distance`, use same_length=true)."
+    ]
 
 
 def _check_hows(hows: Sequence[str]) -> None:

@@ -22,6 +22,7 @@ from wherefrom.report.charts.common import (
     number_tip,
     require,
     top_legend,
+    with_interval,
 )
 from wherefrom.report.terms import COMPONENT_COLOURS, COMPONENTS, INK, SERIES_COLOURS, SIGNED_COLOURS, label
 
@@ -75,6 +76,28 @@ def learning_curves(
             number_tip("high", "best seed"), "seeds:Q"]  # fmt: skip
     line = base.mark_line(strokeWidth=2).encode(axis, value, _arm_colour(names), _arm_dash(names), tooltip=tips)
     return alt.layer(band, line).properties(width=width, height=height)
+
+
+def accuracy_by(
+    rows: pl.DataFrame, metric: str, column: str, title: str, *, width: Width = DEFAULT_WIDTH, height: int = 220
+) -> AnyChart:
+    """Held-out accuracy by `column` (`offset` or `length`) of one model, test and longer inputs, with 95 % intervals.
+
+    Raises:
+        BadInput: no such rows.
+    """
+    names = {f"test_{metric}": "test", f"long_{metric}": "long"}
+    found = require(rows.filter(pl.col("metric").is_in(list(names)) & pl.col(column).is_not_null()), title)
+    data = with_interval(found).select("value", "low", "high", "n", column, split=pl.col("metric").replace(names))
+    shown = [name for name in names.values() if name in set(data["split"])]
+    colour = alt.Color("split:N").scale(domain=shown, range=list(SERIES_COLOURS[: len(shown)])).legend(**line_legend())
+    base = alt.Chart(inline(data))
+    axis = alt.X(f"{column}:Q").title(title).scale(nice=False).axis(tickMinStep=1, format="d")
+    spans = base.mark_rule(strokeWidth=1).encode(axis, alt.Y("low:Q"), alt.Y2("high:Q"), colour)
+    value = alt.Y("value:Q").title("accuracy").axis(format=".0%").scale(domain=[0, 1], clamp=True)
+    tips = ["split:N", f"{column}:Q", number_tip("value", "accuracy"), "n:Q"]
+    line = base.mark_line(strokeWidth=2, point=alt.OverlayMarkDef(size=24)).encode(axis, value, colour, tooltip=tips)
+    return alt.layer(spans, line).properties(width=width, height=height)
 
 
 def head_drops(rows: pl.DataFrame, *, width: int = 110, height: int | None = None) -> AnyChart:
