@@ -50,14 +50,14 @@ def test_a_stopped_run_resumes_to_the_same_numbers(
     config = changed(**settings)
     whole = train(config)
     monkeypatch.setattr(loop_module, "SAVE_EVERY", 0.0)
-    inner = loop_module._Run._step
+    inner = loop_module.Run.step
 
     def failing(self: object, step: int) -> float:
         if step == stop_at:
             raise Stopped
         return inner(self, step)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(loop_module._Run, "_step", failing)
+    monkeypatch.setattr(loop_module.Run, "step", failing)
     with pytest.raises(Stopped):
         train(config, tmp_path / "run")
     seen: list[int] = []
@@ -66,7 +66,7 @@ def test_a_stopped_run_resumes_to_the_same_numbers(
         seen.append(step)
         return inner(self, step)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(loop_module._Run, "_step", counting)
+    monkeypatch.setattr(loop_module.Run, "step", counting)
     resumed = train(config, tmp_path / "run")
     assert seen == list(range(stop_at, 12)), "finished steps are not run again"
     assert resumed.rows.equals(whole.rows)
@@ -76,13 +76,13 @@ def test_a_stopped_run_resumes_to_the_same_numbers(
 
 def test_a_damaged_checkpoint_starts_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop_module, "SAVE_EVERY", 0.0)
-    inner = loop_module._Run._step
+    inner = loop_module.Run.step
     monkeypatch.setattr(
-        loop_module._Run, "_step", lambda self, step: inner(self, step) if step < 5 else (_ for _ in ()).throw(Stopped)
+        loop_module.Run, "step", lambda self, step: inner(self, step) if step < 5 else (_ for _ in ()).throw(Stopped)
     )
     with pytest.raises(Stopped):
         train(SMALL, tmp_path / "run")
-    monkeypatch.setattr(loop_module._Run, "_step", inner)
+    monkeypatch.setattr(loop_module.Run, "step", inner)
     for file in (tmp_path / "run" / "state").glob("*.safetensors"):
         file.write_bytes(file.read_bytes()[:100])
     assert train(SMALL, tmp_path / "run").rows.equals(train(SMALL).rows)
@@ -203,3 +203,25 @@ def test_the_learning_rate_rises_and_falls() -> None:
 def test_impossible_settings_are_refused(settings: dict[str, object], words: str) -> None:
     with pytest.raises(BadInput, match=words):
         changed(**settings)
+
+
+@pytest.mark.parametrize("task", ["distance:max_between=9,side=2", "copy:longest=8,shortest=2"])
+def test_pieces_of_a_batch_give_the_gradient_of_the_whole(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = changed(task=task, precision="float64", batch=32)
+    losses, gradients = [], []
+    for pieces in (1, 8):
+        monkeypatch.setattr(loop_module, "PIECES", pieces)
+        run = loop_module.Run(config, torch.device("cpu"), None, {})
+        cut = [len(piece) for piece, _ in run._pieces(run._batch(0))]
+        assert len(cut) == pieces
+        losses.append(run.step(0))
+        gradients.append(torch.cat([p.grad.flatten() for p in run.model.parameters() if p.grad is not None]))
+    assert losses[0] == pytest.approx(losses[1], abs=1e-12)
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=0, atol=1e-12)
+
+
+def test_padding_that_takes_part_is_not_cut_away() -> None:
+    run = loop_module.Run(
+        changed(task="distance:max_between=9,side=2", published_padding=True), torch.device("cpu"), None, {}
+    )
+    assert [share for _, share in run._pieces(run._batch(0))] == [1.0]
