@@ -143,13 +143,16 @@ def split(
         command=_command.get(),
     )
     assert found.folder is not None
+    from wherefrom.report import build_report
+
+    page = build_report(found.folder)
     if json:
         print(json_module.dumps(found.summary(), allow_nan=False))
         return
     from wherefrom.report.split_text import print_split
 
     print_split(found.rows, found.manifest)
-    print(f"\nRows: {found.folder / 'rows.parquet'}")
+    print(f"\nRows:   {found.folder / 'rows.parquet'}\nReport: {page}")
 
 
 @app.command

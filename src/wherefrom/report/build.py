@@ -43,6 +43,9 @@ def build_report(run_folders: Path | str | Sequence[Path | str], output: Path | 
         BadInput: a folder cannot be used, or the file cannot be written.
     """
     runs = load_runs(run_folders)
+    other = next((run for run in runs if run.kind != "trace"), None)
+    if len(runs) > 1 and other is not None:
+        raise BadInput(f"A comparison takes traces, and {other.folder} holds a {other.kind}; report it alone.")
     if output is None:
         folder = runs[0].folder
         target = folder / "report.html" if len(runs) == 1 else folder.resolve().parent / "comparison.html"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import polars as pl
 from markupsafe import Markup
 
-from wherefrom.report import heads_text, training_text
+from wherefrom.report import heads_text, split_words, training_text
 from wherefrom.report.formatting import NORMAL_INTERVAL, number, percent, with_error
 from wherefrom.report.selection import edits_of, one, pick, range_order, ranges_of
 from wherefrom.report.source import Run
@@ -48,6 +48,9 @@ def headline(run: Run) -> Headline:
     """The findings of one run in words, each number with its standard error."""
     if run.kind == "sweep":
         return _of_sweep(run)
+    if run.kind == "split":
+        lead, *more = split_words.sentences(run)
+        return Headline(lead, more)
     if run.kind == "training":
         return Headline(Markup("{}").format(training_text.sentence(run)), [])
     if run.kind == "heads":

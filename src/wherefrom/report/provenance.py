@@ -65,9 +65,7 @@ def _inputs(run: Run) -> str | None:
     count, length = run.get("inputs"), run.get("length")
     if count is None and length is None:
         return None
-    source = run.get("text")
-    kind = f"windows of {source}" if source else "uniform random tokens"
-    return f"{count or 'unknown'} inputs × {length or 'unknown'} tokens, {kind}"
+    return f"{count or 'unknown'} inputs × {length or 'unknown'} tokens, {run.get('origin', default='origin unknown')}"
 
 
 def _first_inputs(run: Run) -> str | None:

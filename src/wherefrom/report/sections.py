@@ -18,6 +18,7 @@ from wherefrom.report.lab_sections import lab_sections
 from wherefrom.report.provenance import reproduce_section, trust_section, what_section
 from wherefrom.report.selection import edits_of, metrics_of, pick
 from wherefrom.report.source import Run
+from wherefrom.report.split_sections import split_sections
 from wherefrom.report.tables import components_table, meanings_table, removed_table, sinks_table, token_tables
 from wherefrom.report.terms import SINK_THRESHOLD, UNEDITED, label
 from wherefrom.report.training_sections import training_sections
@@ -30,6 +31,8 @@ def run_sections(run: Run) -> list[Section]:
     """All sections that have something to show."""
     if run.kind == "sweep":
         return [*lab_sections(run), reproduce_section([run])]
+    if run.kind == "split":
+        return split_sections(run)
     if run.kind == "training":
         return [*training_sections(run), reproduce_section([run])]
     if run.kind == "heads":

@@ -32,8 +32,9 @@ class Run:
 
     @property
     def kind(self) -> str:
-        """`sweep`, `training`, or `trace` for runs on a checkpoint."""
-        return str(self.manifest.get("kind", "trace"))
+        """`trace`, `split`, `heads`, `training` or `sweep`."""
+        analysis = self.manifest.get("analysis")  # the name that splits go by
+        return str(self.manifest.get("kind", analysis if analysis == "split" else "trace"))
 
     def get(self, *path: str, default: Any = None) -> Any:
         """The manifest's entry at `path`, or `default` where any step is missing or null."""

@@ -47,7 +47,35 @@ OTHER_TERMS: dict[str, Term] = {
     "similarity": Term("similarity", "cosine of the stream at position 0 across inputs"),
 }
 
-TERMS: dict[str, Term] = LEAK_TERMS | OTHER_TERMS
+SPLIT_TERMS: dict[str, Term] = {
+    "toeplitz_share": Term("offset", "what the offset i − j alone explains (Toeplitz share)"),
+    "absolute_share": Term("absolute", "what query and key positions explain beyond the offset"),
+    "first_key_share": Term("(at key 0)", "the part of the absolute share that sits at key 0"),
+    "content_share": Term("content", "what differs between inputs"),
+    "positional_share": Term("position", "offset + absolute"),
+    "content_content_share": Term("content · content", "query content with key content; holds the turned mean"),
+    "content_position_share": Term("content · position", "query content with key position"),
+    "position_content_share": Term("position · content", "query position with key content"),
+    "position_position_share": Term("position · position", "query position with key position"),
+    "turned_mean_share": Term("(turned mean)", "the mean query and mean key, turned by the rotation"),
+    "band_share": Term("band, all parts", "the band's share of the head's logit variance"),
+    "band_position_share": Term("position", "the band's share through position, beyond the turned mean"),
+    "band_turned_mean_share": Term("turned mean", "the band's share through the mean query and mean key"),
+    "band_content_share": Term("content", "the band's share through content"),
+    "gram_norm": Term("Gram norm", "spectral norm of the content Gram matrix, nats"),
+    "product_norm": Term("product norm", "spectral norm of kernel ∘ Gram matrix, nats"),
+    "contraction_ratio": Term("norm ratio", "product norm ÷ Gram norm: below 1 the kernel contracts"),
+    "gram_condition": Term("Gram condition", "condition number of the content Gram matrix"),
+    "product_condition": Term("product condition", "condition number of kernel ∘ Gram matrix"),
+    "condition_ratio": Term("condition ratio", "product condition ÷ Gram condition"),
+    "gram_effective_rank": Term("Gram rank", "effective rank of the content Gram matrix"),
+    "product_effective_rank": Term("product rank", "effective rank of kernel ∘ Gram matrix"),
+    "rank_ratio": Term("rank ratio", "product rank ÷ Gram rank"),
+    "kernel_norm": Term("kernel norm", "spectral norm of the Toeplitz kernel, mean over bands"),
+    "kernel_effective_rank": Term("kernel rank", "effective rank of the Toeplitz kernel"),
+}
+
+TERMS: dict[str, Term] = LEAK_TERMS | OTHER_TERMS | SPLIT_TERMS
 
 COMPONENTS: tuple[str, ...] = ("mask", "shape_leak", "rest", "first_token", "learned_sink")
 """The parts that sum to the attention leak, in stacking order from zero outwards."""
